@@ -1,0 +1,58 @@
+"""The KV cache of the reference model: one contiguous tensor for K and one for V, filled from the left."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qwen3_ref.config import Qwen3Config
+
+
+class KVCache:
+    """Keys (after RoPE) and values of every layer, `[L, b, Hkv, max_len, D]` each.
+
+    Args:
+        batch: sequences, all of the same length.
+        max_len: tokens that fit; storage is taken at once and never moves.
+    """
+
+    def __init__(
+        self, config: Qwen3Config, batch: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
+        if batch < 1 or max_len < 1:
+            raise ValueError(f"batch is {batch} and max_len is {max_len}; both must be at least 1.")
+        shape = (config.num_hidden_layers, batch, config.num_key_value_heads, max_len, config.head_dim)
+        self.k = torch.empty(shape, dtype=dtype, device=device)
+        self.v = torch.empty(shape, dtype=dtype, device=device)
+        self.max_len = max_len
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage, used or not."""
+        return self.k.nbytes + self.v.nbytes
+
+    # --8<-- [start:append]
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes `k, v: [b, Hkv, t, D]` behind the tokens held; returns views of all, `[b, Hkv, length + t, D]`.
+
+        `length` moves only with `advance`, once every layer has appended.
+        Raises:
+            ValueError: the tokens do not fit; nothing is written.
+        """
+        end = self.length + k.shape[2]
+        if end > self.max_len:
+            raise ValueError(f"the KV cache holds {self.length} of {self.max_len} tokens; {k.shape[2]} more don't fit.")
+        self.k[layer, :, :, self.length : end] = k
+        self.v[layer, :, :, self.length : end] = v
+        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
+
+    # --8<-- [end:append]
+
+    def advance(self, tokens: int) -> None:
+        """Counts `tokens` as held, after all layers have appended them."""
+        self.length += tokens
+
+    def clear(self) -> None:
+        """Forgets all tokens; the storage stays."""
+        self.length = 0
