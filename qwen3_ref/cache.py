@@ -38,8 +38,9 @@ class KVCache:
 
         `length` moves only with `advance`, once every layer has appended.
         Raises:
-            ValueError: the tokens do not fit; nothing is written.
+            ValueError: the tokens do not fit, or have other sizes or another dtype; nothing is written.
         """
+        self._check_sizes(k, v)
         end = self.length + k.shape[2]
         if end > self.max_len:
             raise ValueError(f"the KV cache holds {self.length} of {self.max_len} tokens; {k.shape[2]} more don't fit.")
@@ -50,9 +51,24 @@ class KVCache:
     # --8<-- [end:append]
 
     def advance(self, tokens: int) -> None:
-        """Counts `tokens` as held, after all layers have appended them."""
+        """Counts `tokens` as held, after all layers have appended them.
+
+        Raises:
+            ValueError: `tokens` is negative or more than fit.
+        """
+        if not 0 <= tokens <= self.max_len - self.length:
+            raise ValueError(f"tokens is {tokens}; it must be from 0 to {self.max_len - self.length}, the room left.")
         self.length += tokens
 
     def clear(self) -> None:
         """Forgets all tokens; the storage stays."""
         self.length = 0
+
+    def _check_sizes(self, k: Tensor, v: Tensor) -> None:
+        """PyTorch alone would copy one sequence into every row of a larger batch, and round to the cache's dtype."""
+        _, batch, heads, _, dim = self.k.shape
+        if k.shape != (batch, heads, k.shape[2], dim) or v.shape != k.shape or {k.dtype, v.dtype} != {self.k.dtype}:
+            raise ValueError(
+                f"k is {list(k.shape)} {k.dtype} and v is {list(v.shape)} {v.dtype}; this KV cache takes "
+                f"[{batch}, {heads}, t, {dim}] {self.k.dtype}: make one for this batch, model and dtype."
+            )

@@ -6,11 +6,20 @@ Whatever this package does not compute is refused here by name, so that no later
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 _DTYPES = ("bfloat16", "float16", "float32")
+
+# What transformers takes for a key that a config.json leaves out. These are not Qwen3-0.6B's values.
+_WHEN_ABSENT = {
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+    "rope_theta": 10_000.0,
+}
 
 
 class ConfigError(ValueError):
@@ -54,11 +63,16 @@ class Qwen3Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a positive integer.")
-        for name in ("rms_norm_eps", "rope_theta"):
+        for name in ("rms_norm_eps", "rope_theta", "initializer_range"):
             value = getattr(self, name)
-            # `not (value > 0)` rather than `value <= 0`: a NaN must fail too.
-            if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0):
-                raise ConfigError(f"{name} is {value!r}; it must be a positive number.")
+            # `not (0 < value < inf)` rather than `value <= 0`: a NaN must fail too.
+            if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf):
+                raise ConfigError(f"{name} is {value!r}; it must be a positive, finite number.")
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise ConfigError(f"tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false.")
+        bos = self.bos_token_id
+        if bos is not None and (not isinstance(bos, int) or isinstance(bos, bool) or bos < 0):
+            raise ConfigError(f"bos_token_id is {bos!r}; it must be a token id or null.")
         if self.head_dim % 2:
             raise ConfigError(f"head_dim is {self.head_dim}; RoPE rotates pairs, so it must be even.")
         if self.num_attention_heads % self.num_key_value_heads:
@@ -109,17 +123,20 @@ class Qwen3Config:
             ConfigError: a required key is absent or a feature outside this package is switched on.
         """
         _refuse_unsupported(data)
-        rope = data.get("rope_parameters") or {}
         values = {f.name: data[f.name] for f in fields(cls) if f.name in data and f.name != "torch_dtype"}
-        values["rope_theta"] = rope.get("rope_theta", data.get("rope_theta", 1e6))
+        rope = data.get("rope_parameters") or {}
+        if "rope_theta" in rope:  # transformers 5 has moved it there
+            values["rope_theta"] = rope["rope_theta"]
+        for name, value in _WHEN_ABSENT.items():
+            values.setdefault(name, value)
         values["torch_dtype"] = str(data.get("dtype") or data.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         values["eos_token_ids"] = _token_ids(data.get("eos_token_id"))
         required = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         missing = [name for name in required if name not in values]
         if missing:
             raise ConfigError(f"the key{'s' * (len(missing) > 1)} {', '.join(missing)} must be present.")
-        # transformers defaults to 32 KV heads and head_dim 128; a config without them is not a Qwen3 that we know.
-        values.setdefault("num_key_value_heads", values["num_attention_heads"])
+        if values["num_key_value_heads"] is None:
+            values["num_key_value_heads"] = values["num_attention_heads"]
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +166,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
         if required:
             raise ConfigError(f"{path} does not exist; a model directory must hold a config.json.") from None
         return {}
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds a {type(data).__name__}; it must hold a JSON object.")
@@ -173,15 +190,14 @@ def _refuse_unsupported(data: dict[str, Any]) -> None:
     need(data.get("hidden_act", "silu") == "silu", "hidden_act", data.get("hidden_act"), "'silu'")
     need(not data.get("attention_bias"), "attention_bias", data.get("attention_bias"), "projections without a bias")
     need(not data.get("use_sliding_window"), "use_sliding_window", True, "full attention in every layer")
-    layer_types = data.get("layer_types") or []
-    odd = sorted({str(kind) for kind in layer_types} - {"full_attention"})
-    need(not odd, "layer_types", odd, "'full_attention' in every layer")
-    rope = data.get("rope_parameters") or {}
-    kind = rope.get("rope_type", "default")
-    need(kind == "default", "rope_parameters.rope_type", kind, "'default' (plain RoPE, no length scaling)")
-    scaling = data.get("rope_scaling")
-    plain = not scaling or scaling.get("rope_type", scaling.get("type")) == "default"
-    need(plain, "rope_scaling", scaling, "plain RoPE (rope_scaling null)")
+    kinds = data.get("layer_types") or []
+    full = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
+    need(full, "layer_types", kinds, "a list of 'full_attention' for every layer")
+    # transformers 5's `rope_parameters` may hold theta alone; transformers 4's `rope_scaling` always means a scaling.
+    for name, unnamed in (("rope_parameters", "default"), ("rope_scaling", None)):
+        rope = data.get(name)
+        plain = not rope or (isinstance(rope, dict) and rope.get("rope_type", rope.get("type", unnamed)) == "default")
+        need(plain, name, rope, "plain RoPE (null, or rope_type 'default')")
     quantised = data.get("quantization_config")
     need(quantised is None, "quantization_config", quantised, "unquantised checkpoints (bfloat16, float16, float32)")
 

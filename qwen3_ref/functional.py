@@ -51,6 +51,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "hf") -
 
 
 # --8<-- [start:rope]
+# --8<-- [start:cos_sin]
 def rope_cos_sin(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every rotation angle `m · theta^(−2i/D)`.
 
@@ -64,6 +65,10 @@ def rope_cos_sin(positions: Tensor, head_dim: int, theta: float, dtype: torch.dt
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
+# --8<-- [end:cos_sin]
+
+
+# --8<-- [start:apply_rope]
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing = "half") -> Tensor:
     """Rotates each pair of channels by its angle. `x: [..., t, D]`, `cos`, `sin: [t, D/2]` → `[..., t, D]`.
 
@@ -77,6 +82,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing = "half") -
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
 
 
+# --8<-- [end:apply_rope]
 # --8<-- [end:rope]
 
 
@@ -92,8 +98,8 @@ def softmax(scores: Tensor) -> Tensor:
     A row whose every score is −inf (nothing to attend to) gives zeros.
     """
     wide = _wide(scores)
-    shifted = wide - torch.nan_to_num(wide.amax(-1, keepdim=True), nan=torch.nan, neginf=0.0, posinf=torch.inf)
-    weights = shifted.exp()
+    m = wide.amax(-1, keepdim=True)
+    weights = torch.exp(wide - torch.where(m == -torch.inf, 0.0, m))  # −inf − (−inf) would be NaN
     total = weights.sum(-1, keepdim=True)
     return (weights / torch.where(total == 0, 1.0, total)).to(scores.dtype)
 
@@ -121,6 +127,7 @@ def swiglu(gate: Tensor, up: Tensor, rounding: Rounding = "hf") -> Tensor:
 
 
 # --8<-- [start:gqa]
+# --8<-- [start:repeat_kv]
 def repeat_kv(x: Tensor, group_size: int) -> Tensor:
     """Query head `h` reads KV head `h // group_size`. `x: [b, Hkv, t, D]` → `[b, Hkv · group_size, t, D]`."""
     if group_size == 1:
@@ -129,16 +136,21 @@ def repeat_kv(x: Tensor, group_size: int) -> Tensor:
     return x[:, :, None].expand(b, heads, group_size, t, dim).reshape(b, heads * group_size, t, dim)
 
 
+# --8<-- [end:repeat_kv]
+
+
 def causal_mask(query_len: int, key_len: int, device: torch.device | str = "cpu") -> Tensor:
     """`[query_len, key_len]` bool, True where a query may look. The last query sees every key."""
     rows = torch.arange(key_len - query_len, key_len, device=device)
     return torch.arange(key_len, device=device)[None, :] <= rows[:, None]
 
 
+# --8<-- [start:naive]
 def attention_naive(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
     """Grouped-query attention with the whole score matrix in memory, rounding where Hugging Face's eager code rounds.
 
     `q: [b, Hq, t, D]`, `k, v: [b, Hkv, s, D]`, `mask: [t, s]` bool (True = may be read) → `[b, Hq, t, D]`.
+    A query that may read nothing gives NaN; the online and partitioned forms give zeros.
     """
     group_size = q.shape[1] // k.shape[1]
     k, v = repeat_kv(k, group_size), repeat_kv(v, group_size)
@@ -149,6 +161,7 @@ def attention_naive(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor 
     return torch.matmul(weights, v)
 
 
+# --8<-- [end:naive]
 # --8<-- [end:gqa]
 
 

@@ -98,7 +98,7 @@ class Generation:
         token_ids: every token drawn, a stop token included.
         text: all text given out.
         finish_reason: "stop" (stop token or string), "length" (token limit or full context), None while running.
-        prefill_s, decode_s: seconds until the first logits, and from there to the end.
+        prefill_s, decode_s: seconds to draw the first token, and all others; the time of whoever reads is not in them.
     Raises:
         ValueError: the prompt is empty, longer than the engine's context or holds an unknown id; a limit is negative.
     """
@@ -121,10 +121,12 @@ class Generation:
             raise ValueError(
                 f"the prompt has {len(prompt_ids)} tokens; the context of {engine.max_context} has room for {room}."
             )
-        if not (0 <= min(prompt_ids) and max(prompt_ids) < vocab):
+        if min(prompt_ids) < 0 or max(prompt_ids) >= vocab:
             raise ValueError(f"the prompt holds token ids outside 0 to {vocab - 1}; model and tokenizer do not match.")
         if max_new_tokens < 0:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 0.")
+        if isinstance(stop, str):  # a string is a sequence of strings too: each of its letters would stop the text
+            raise ValueError(f"stop is the string {stop!r}; it must be a list of strings, even for one.")
         if any(not text for text in stop):
             raise ValueError("stop holds an empty string; each stop string must have a character.")
         self.prompt_ids = list(prompt_ids)
@@ -160,9 +162,10 @@ class Generation:
         while len(self.token_ids) < self._max_new_tokens:
             token = self._sampler(logits, self._history)
             now = time.perf_counter()  # the draw has waited for the logits
-            if not self.token_ids:
-                self.prefill_s, start = now - start, now
-            self.decode_s = now - start
+            if self.token_ids:
+                self.decode_s += now - start
+            else:
+                self.prefill_s = now - start
             self.token_ids.append(token)
             self._history.append(token)
             if token in self._stop_ids:
@@ -171,16 +174,16 @@ class Generation:
                 return
             text = self._filter.push(stream.push(token))
             full = len(self.token_ids) == self._max_new_tokens or self._engine.length == self._engine.max_context
-            if self._filter.stopped:
-                self.finish_reason = "stop"
-            elif full:
-                self.finish_reason = "length"
+            if full:
                 text += self._filter.push(stream.flush()) + self._filter.flush()
+            if self._filter.stopped or full:
+                self.finish_reason = "stop" if self._filter.stopped else "length"
             yield Piece(token, self._give(text))
             if self.finish_reason:
                 return
+            start = time.perf_counter()
             logits = self._engine.decode(token)
-        self.finish_reason = "length"
+        self.finish_reason = "length"  # no token was asked for
 
     # --8<-- [end:loop]
 
@@ -199,7 +202,10 @@ def generate(
 
 
 class StopFilter:
-    """Lets text through up to the first stop string; holds back what could be the beginning of one."""
+    """Lets text through up to the first stop string; holds back what could be the beginning of one.
+
+    The first is the one that ends first, so that the answer does not depend on how the text falls into pieces.
+    """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
@@ -211,10 +217,11 @@ class StopFilter:
         if self.stopped:
             return ""
         self._held += text
-        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
+        found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if found:
             self.stopped = True
-            shown, self._held = self._held[: min(found)], ""
+            _, start = min(found)
+            shown, self._held = self._held[:start], ""
             return shown
         keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
         cut = len(self._held) - keep

@@ -107,7 +107,9 @@ class Decoder(nn.Module):
     def __init__(self, config: Qwen3Config, kind: AttentionKind) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Not drawn at random: on `from_weights`' meta device a draw would import torch._dynamo, which takes 1.3 s.
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.layers = nn.ModuleList(DecoderLayer(config, layer, kind) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 

@@ -18,7 +18,8 @@ class SamplingParams:
     """How the next token is chosen. The defaults are greedy decoding.
 
     Args:
-        temperature: logits are divided by it; 0 takes the most likely token.
+        temperature: logits are divided by it; 0 (and below 1e-6, where the quotient could overflow) takes the most
+            likely token.
         top_k: keeps the k most likely tokens; 0 keeps all.
         top_p: keeps the fewest most likely tokens whose probabilities sum to at least p; 1 keeps all.
         min_p: keeps tokens at least min_p times as likely as the most likely one; 0 keeps all.
@@ -47,12 +48,13 @@ class SamplingParams:
         need(0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (1 keeps all tokens)")
         need(0 <= self.min_p <= 1, "min_p", "between 0 and 1 (0 keeps all tokens)")
         need(0 < self.repetition_penalty < math.inf, "repetition_penalty", "a finite number above 0 (1 does nothing)")
-        need(self.seed is None or 0 <= self.seed < 2**63, "seed", "a whole number from 0 to 2^63 - 1")
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        need(self.seed is None or (whole and 0 <= self.seed < 2**63), "seed", "a whole number from 0 to 2^63 - 1")
 
     @property
     def greedy(self) -> bool:
         """True when the most likely token is taken and no random number is drawn."""
-        return self.temperature == 0
+        return self.temperature < 1e-6
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

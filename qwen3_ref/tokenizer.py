@@ -7,7 +7,7 @@ transformers, which takes seconds, is not needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,14 @@ class Tokenizer:
         eos_token_id: the token that ends an answer by `tokenizer_config.json`, or None.
     """
 
-    def __init__(self, tokenizer: _Tokenizer, chat_template: str | None = None, eos_token: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: _Tokenizer, chat_template: str | None = None, special_tokens: Mapping[str, str] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self.chat_template = chat_template
-        self.eos_token_id = None if eos_token is None else tokenizer.token_to_id(eos_token)
+        self._special_tokens = dict(special_tokens or {})
+        eos = self._special_tokens.get("eos_token")
+        self.eos_token_id = None if eos is None else tokenizer.token_to_id(eos)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
@@ -57,11 +61,15 @@ class Tokenizer:
         try:
             config_path, template_path = directory / "tokenizer_config.json", directory / "chat_template.jinja"
             config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.exists() else {}
-            template = template_path.read_text(encoding="utf-8") if template_path.exists() else None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            template = template_path.read_text(encoding="utf-8") if template_path.exists() else _template_in(config)
+            return cls(tokenizer, template, _special_tokens_in(config))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise TokenizerError(f"{directory}: the tokenizer's configuration cannot be read: {error}.") from None
-        eos = config.get("eos_token")
-        return cls(tokenizer, template or _template_in(config), eos["content"] if isinstance(eos, dict) else eos)
+        except (AttributeError, KeyError, TypeError):
+            raise TokenizerError(
+                f"{directory}: the tokenizer's configuration cannot be read: tokenizer_config.json must be an object, "
+                "its special tokens text, and its chat_template text or a list of named ones."
+            ) from None
 
     def __len__(self) -> int:
         """Token ids that exist, added tokens included (a model's embedding may be padded beyond)."""
@@ -111,8 +119,9 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=enable_thinking,
                 raise_exception=refuse,
+                **self._special_tokens,
             )
-        except TemplateError as error:
+        except Exception as error:  # the template is a program of the checkpoint's author: it may raise anything
             raise TokenizerError(f"the chat template refuses these messages: {error}.") from None
 
 
@@ -144,6 +153,20 @@ def _template_in(config: dict[str, Any]) -> str | None:
     """Older checkpoints keep the template in tokenizer_config.json, as one string or a list of named ones."""
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not isinstance(template, str | None):
+        raise TypeError
+    return template
+
+
+def _special_tokens_in(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens by role, as templates name them. A token is text, or an object that holds it as `content`."""
+    tokens = {}
+    for role in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = config.get(role)
+        token = token["content"] if isinstance(token, dict) else token
+        if not isinstance(token, str | None):
+            raise TypeError
+        if token is not None:
+            tokens[role] = token
+    return tokens

@@ -63,7 +63,9 @@ def load_weights(
         shapes = _shapes_in(path)
         if names is not None and (absent := sorted(names - shapes.keys())):
             raise CheckpointError(f"{directory / _INDEX} places {_some(absent)} in {path.name}, which lacks it.")
-        found |= {name: (path, shape) for name, shape in shapes.items()}
+        for name, shape in shapes.items():
+            if names is None or name in names or name not in found:  # a copy that the index places elsewhere never wins
+                found[name] = (path, shape)
     _compare(directory, wanted, {name: shape for name, (_, shape) in found.items()}, config.tie_word_embeddings)
 
     by_file: dict[Path, list[str]] = defaultdict(list)
@@ -127,12 +129,20 @@ def _files(directory: Path) -> dict[Path, set[str] | None]:
         weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files: dict[Path, set[str] | None] = {}
         for name, file in weight_map.items():
-            if Path(file).name != file:
+            if file in ("", "..") or Path(file).name != file:
                 raise CheckpointError(f"{index} points to {file!r}; shards must lie beside the index.")
             shard = files.setdefault(directory / file, set())
             assert shard is not None
             shard.add(name)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        RecursionError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise CheckpointError(f"{index} cannot be read: {type(error).__name__}: {error}.") from None
     missing = sorted(path.name for path in files if not path.exists())
     if missing:
