@@ -174,7 +174,7 @@ class Partial(NamedTuple):
     """
 
     m: Tensor
-    l: Tensor
+    l: Tensor  # noqa: E741 - the letter of the literature
     o: Tensor
 
 
