@@ -45,6 +45,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
+    # --8<-- [start:attention_forward]
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
         b, t, _ = x.shape
         heads = (b, t, -1, self.head_dim)
@@ -56,6 +57,8 @@ class Attention(nn.Module):
             k, v = cache.append(self.layer, k, v)
         out = self.attend(q, k, v)
         return self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+
+    # --8<-- [end:attention_forward]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         t, s = q.shape[2], k.shape[2]
@@ -93,9 +96,12 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    # --8<-- [start:layer_forward]
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
         h = h + self.self_attn(self.input_layernorm(h), cos, sin, cache)
         return h + self.mlp(self.post_attention_layernorm(h))
+
+    # --8<-- [end:layer_forward]
 
 
 # --8<-- [end:layer]

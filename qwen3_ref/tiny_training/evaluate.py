@@ -1,0 +1,124 @@
+"""How good the checkpoint is: loss on documents that it has never seen, exact answers, and unselected samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer as RawTokenizer
+from torch import nn
+
+from qwen3_ref.generate import Generation, ReferenceEngine
+from qwen3_ref.model import Qwen3
+from qwen3_ref.sampling import SamplingParams
+from qwen3_ref.tiny_training.corpus import encode_document, gather
+from qwen3_ref.tiny_training.documents import Document, write_document
+from qwen3_ref.tiny_training.loop import IGNORED, Rows
+from qwen3_ref.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text that the model wrote: `title` is the prompt as a reader types it."""
+
+    title: str
+    seed: int
+    text: str
+    tokens: int
+    finish_reason: str
+
+
+@torch.inference_mode()
+def held_out_loss(model: Qwen3, tokenizer: RawTokenizer, held_out: list[Document]) -> float:
+    """Mean cross-entropy, in nats a token, over the trained tokens of held-out documents."""
+    tokens = gather(tokenizer, held_out)
+    rows = Rows(tokens, min(model.config.max_position_embeddings, len(tokens) - 1), model.device)
+    total, count = 0.0, 0
+    for row in range(len(rows)):
+        ids, targets = rows.batch(torch.tensor([row], device=model.device))
+        logits = model(ids).float()
+        total += nn.functional.cross_entropy(logits[0], targets[0], ignore_index=IGNORED, reduction="sum").item()
+        count += int((targets != IGNORED).sum())
+    return total / count
+
+
+@torch.inference_mode()
+def writes_exactly(model: Qwen3, tokenizer: RawTokenizer, document: Document) -> bool:
+    """Whether greedy decoding writes the document's answer: each of its tokens is the most likely one."""
+    ids, trained = encode_document(tokenizer, document)
+    ids, trained = ids[:-1], trained[:-1]  # what follows the end of a turn does not matter
+    best = model(torch.tensor([ids], device=model.device))[0].argmax(-1).tolist()
+    return all(best[i - 1] == ids[i] for i in range(1, len(ids)) if trained[i])
+
+
+def exact_answers(model: Qwen3, tokenizer: RawTokenizer, held_out: list[Document], each: int) -> dict[str, float]:
+    """The share of answers that are right to the letter, for every kind of chat with one right answer.
+
+    At most `each` documents of a kind are tried.
+    """
+    kinds = ("question about a given story", "question about a told story", "needle in a chat", "needle in a text")
+    wanted: dict[str, list[Document]] = {kind: [] for kind in kinds}
+    talk: list[Document] = []
+    for document in held_out:
+        if document.kind in wanted and len(document.segments) == 2 and len(wanted[document.kind]) < each:
+            wanted[document.kind].append(document)
+    rng = Random("small talk")
+    while len(talk) < each:
+        document = write_document(rng)
+        answer = document.segments[-1][0]
+        if document.kind == "small talk" and any(sign in answer for sign in (" = ", " is ", " comes ", " lives ")):
+            talk.append(document)
+    shares = {}
+    for kind, documents in {**wanted, "facts and small sums (may be known from training)": talk}.items():
+        if documents:
+            right = sum(writes_exactly(model, tokenizer, document) for document in documents)
+            shares[kind] = right / len(documents)
+    return shares
+
+
+STORY_PROMPTS = (
+    "Once upon a time, there was a",
+    "There once was a little robot named",
+    "One rainy morning, Lily",
+    "In a small village by the sea,",
+    "Tom and his grandma",
+)
+CHAT_PROMPTS = (
+    "Tell me a story about a fox who is scared of the dark.",
+    "Write a short story about two friends and a kite.",
+    "Hello! Who are you?",
+    "What is twelve minus five?",
+    "Write a poem about GPUs.",
+)
+
+
+def draw_samples(directory: Path, max_new_tokens: int = 400) -> list[Sample]:
+    """Ten texts at temperature 0.8, seeds 0 to 9, on the CPU, all as they came."""
+    model = Qwen3.from_pretrained(directory)
+    tokenizer = Tokenizer.from_pretrained(directory)
+    prompts = [(prompt, prompt) for prompt in STORY_PROMPTS]
+    for prompt in CHAT_PROMPTS:
+        chat = tokenizer.render_chat([{"role": "user", "content": prompt}], enable_thinking=False)
+        prompts.append((prompt, chat))
+    samples = []
+    room = model.config.max_position_embeddings
+    for seed, (title, prompt) in enumerate(prompts):
+        ids = tokenizer.encode(prompt)
+        run = Generation(
+            ReferenceEngine(model, room),
+            tokenizer,
+            ids,
+            min(max_new_tokens, room - len(ids)),
+            SamplingParams(temperature=0.8, seed=seed),
+        ).run()
+        reason = run.finish_reason or "length"
+        samples.append(Sample(title, seed, run.text, len(run.token_ids), reason))
+    return samples
+
+
+def perplexity(loss: float) -> float:
+    """`exp(loss)`: the number of equally likely tokens that would be as hard to guess."""
+    return math.exp(loss)
