@@ -1,0 +1,160 @@
+"""The Python class: what it returns, what it refuses, and what it must not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import chapters.ch11_generator as package
+from chapters.ch11_generator import (
+    ArgumentError,
+    Generator,
+    GeneratorError,
+    SamplingParams,
+)
+from qwen3_ref.generate import ReferenceEngine, generate
+from qwen3_ref.model import Qwen3
+
+GREEDY = SamplingParams()
+
+
+def test_the_package_offers_what_it_lists() -> None:
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_greedy_tokens_equal_those_of_the_reference_loop(endless_dir: Path) -> None:
+    """In float32, where the engine's faster paths cannot tip a near-tie."""
+    generator = Generator(endless_dir, "cpu", "float32")
+    result = generator.generate("Once upon a time", 40, GREEDY)
+    engine = ReferenceEngine(Qwen3.from_pretrained(endless_dir, dtype=torch.float32), 128)
+    ids = generator.tokenizer.encode("Once upon a time")
+    run = generate(engine, generator.tokenizer, ids, 40).run()
+    assert result.token_ids == run.token_ids
+    assert result.text == run.text
+    assert result.finish_reason == "length"
+
+
+def test_the_decode_step_without_onednn_gives_the_logits_of_the_plain_engine(endless: Generator) -> None:
+    """Bfloat16: other kernels may round the last bit of an activation otherwise, no more."""
+    endless.generate("Once upon a time", 2, GREEDY)
+    engine = endless._engine
+    assert engine is not None
+    plain = ReferenceEngine(engine.model, 128)  # type: ignore[attr-defined]
+    engine.reset()
+    ids = endless.tokenizer.encode("Once upon a time")
+    engine.prefill(ids)
+    plain.prefill(ids)
+    ours, theirs = engine.decode(5), plain.decode(5)
+    assert torch.backends.mkldnn.enabled
+    # Two layers of bfloat16 with 8 bits of mantissa; logits of random weights are around 1.
+    assert (ours - theirs).abs().max() <= 4 * 2**-8 * theirs.abs().max()
+
+
+def test_the_stream_gives_what_generate_gives(tiny: Generator) -> None:
+    sampling = SamplingParams(temperature=0.8, seed=7)
+    stream = tiny.stream("Once upon a time", 30, sampling)
+    pieces = list(stream)
+    whole = tiny.generate("Once upon a time", 30, sampling)
+    assert "".join(piece.text for piece in pieces) == whole.text == stream.result.text
+    assert [piece.token_id for piece in pieces] == whole.token_ids
+
+
+def test_equal_seeds_give_equal_text_and_other_seeds_other_text(tiny: Generator) -> None:
+    def text(seed: int) -> str:
+        return tiny.generate("Once upon a time", 30, SamplingParams(temperature=1.5, seed=seed)).text
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(4)}) > 1
+
+
+def test_the_seed_that_was_drawn_draws_the_same_text_again(tiny: Generator) -> None:
+    first = tiny.generate("Once upon a time", 30, SamplingParams(temperature=1.5))
+    assert first.figures.seed is not None
+    again = tiny.generate("Once upon a time", 30, SamplingParams(temperature=1.5, seed=first.figures.seed))
+    assert again.text == first.text
+    assert tiny.generate("Once", 2, GREEDY).figures.seed is None
+
+
+def test_figures_count_what_was_done(tiny: Generator) -> None:
+    result = tiny.generate("Once upon a time", 20, GREEDY)
+    figures = result.figures
+    assert (figures.model, figures.device, figures.dtype, figures.backend) == ("tiny", "cpu", "bfloat16", "reference")
+    assert figures.prompt_tokens == len(tiny.tokenizer.encode("Once upon a time"))
+    assert figures.reused_tokens == 0
+    assert figures.new_tokens == len(result.token_ids) == 20
+    assert figures.prefill_s > 0
+    assert figures.decode_tok_s == pytest.approx(19 / figures.decode_s)
+    assert json.loads(json.dumps(figures.to_dict()))["decode_tok_s"] == figures.decode_tok_s
+    assert tiny.generate("Once", 1, GREEDY).figures.decode_tok_s is None
+
+
+def test_the_tiny_model_stops_by_itself_and_at_a_stop_string(tiny: Generator) -> None:
+    whole = tiny.generate("Once upon a time", 400, GREEDY)
+    assert whole.finish_reason == "stop"
+    assert whole.token_ids[-1] in tiny.config.eos_token_ids
+    word = whole.text.split()[6]
+    cut = tiny.generate("Once upon a time", 400, GREEDY, stop=["\0", word])
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole.text[: whole.text.index(word)]
+
+
+def test_chat_goes_through_the_template(tiny: Generator) -> None:
+    messages = [{"role": "user", "content": "What is two plus two?"}]
+    stream = tiny.stream_chat(messages, 40, GREEDY)
+    assert stream.prompt == tiny.tokenizer.render_chat(messages, enable_thinking=False)
+    assert "".join(piece.text for piece in stream) == tiny.chat(messages, 40, GREEDY).text
+    thoughtful = tiny.stream_chat(messages, 40, GREEDY, thinking=True)
+    assert thoughtful.prompt == tiny.tokenizer.render_chat(messages, enable_thinking=True) != stream.prompt
+
+
+def test_a_second_turn_computes_only_what_is_new(endless_dir: Path) -> None:
+    generator = Generator(endless_dir, "cpu", "float32")
+    messages = [{"role": "user", "content": "Hello"}]
+    first = generator.stream_chat(messages, 8, GREEDY, reuse_cache=True)
+    answer = "".join(piece.text for piece in first)
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And now?"}]
+    second = generator.stream_chat(messages, 8, GREEDY, reuse_cache=True)
+    list(second)
+    fresh = Generator(endless_dir, "cpu", "float32").chat(messages, 8, GREEDY)
+    assert fresh.figures.reused_tokens == 0 < second.result.figures.reused_tokens
+    assert second.result.token_ids == fresh.token_ids
+
+
+def test_a_stream_that_lost_the_cache_says_so(endless: Generator) -> None:
+    first = endless.stream("Once", 20, GREEDY)
+    pieces = iter(first)
+    next(pieces)
+    endless.generate("Twice", 2, GREEDY)
+    with pytest.raises(GeneratorError, match="another generation has begun"):
+        next(pieces)
+    assert len(first.result.token_ids) == 1
+
+
+def test_a_limit_beyond_the_context_is_lowered_and_the_context_is_used_to_its_end(endless: Generator) -> None:
+    prompt_tokens = endless.count_tokens("Once upon a time")
+    stream = endless.stream("Once upon a time", 10_000, GREEDY)
+    assert stream.max_new_tokens == endless.max_context - prompt_tokens
+    list(stream)
+    assert (stream.result.finish_reason, len(stream.result.token_ids)) == ("length", stream.max_new_tokens)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(endless: Generator) -> None:
+    words = " time" * 127
+    assert endless.count_tokens(words) == 127
+    assert endless.generate(words, 5, GREEDY).figures.new_tokens == 1
+    with pytest.raises(ArgumentError, match=r"the prompt has 128 tokens, but the context of .* is 128 tokens"):
+        endless.generate(words + " time", 1)
+
+
+def test_the_cache_grows_with_the_request(long_dir: Path) -> None:
+    generator = Generator(long_dir, "cpu")
+    generator.generate("Once", 2, GREEDY)
+    assert generator._engine is not None
+    assert generator._engine.max_context == 1024
+    generator.stream("Once", 1500, GREEDY)
+    assert generator._engine.max_context == 2048
