@@ -24,11 +24,11 @@ class Backend(Protocol):
 
 
 def _reference(directory: Path, device: torch.device, dtype: torch.dtype) -> EngineMaker:
-    from chapters.ch11_generator.reference_engine import FastReferenceEngine
+    from qwen3_ref.generate import ReferenceEngine
     from qwen3_ref.model import Qwen3
 
     model = Qwen3.from_pretrained(directory, dtype=dtype, device=device, attention="sdpa")
-    return lambda max_context: FastReferenceEngine(model, max_context)
+    return lambda max_context: ReferenceEngine(model, max_context)
 
 
 BACKENDS: dict[str, Backend] = {"reference": _reference}
