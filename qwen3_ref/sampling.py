@@ -77,11 +77,10 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
     Source: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020, section 3.1.
     """
-    left = torch.nonzero(logits > -torch.inf).squeeze(-1)  # after top-k a few: sorting 151,936 logits takes ms
-    ascending, order = torch.sort(logits[left])
+    ascending, order = torch.sort(logits)
     drop = ascending.softmax(-1).cumsum(-1) <= 1 - p
-    drop[-1:] = False
-    return logits.index_fill(0, left[order[drop]], -torch.inf)
+    drop[-1] = False
+    return logits.masked_fill(torch.zeros_like(drop).index_copy(0, order, drop), -torch.inf)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
