@@ -1,0 +1,110 @@
+"""docs/results/<gpu>/<chapter>.json → the figures of a lesson and the passages of its text that hold measured numbers.
+
+    python docs/hooks/results.py sync            write chapters/*/figures/*.svg and the passages in chapters/*/README.md
+    python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
+
+A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->`. No measured number is typed by hand.
+What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
+without any measurement; `texts(results)` gives Markdown by passage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+if (root := str(Path(__file__).resolve().parents[2])) not in sys.path:  # started as a script
+    sys.path.insert(0, root)
+
+from docs.hooks import ROOT
+
+MAIN_GPU = "h200"
+_PASSAGE = re.compile(
+    r"(?P<head><!-- results: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end of results -->)", re.DOTALL
+)
+_NOTHING = "*No measurement is in the repository yet: `make bench-chapter {number}` on a GPU writes one.*\n"
+
+
+class ResultsError(ValueError):
+    """Results that a lesson asks for and that cannot be shown."""
+
+
+def outputs(root: Path = ROOT) -> dict[Path, str]:
+    """Every file that depends on results, with the text that it must have.
+
+    Raises:
+        ResultsError: a lesson has a passage that its plots module does not know.
+    """
+    files: dict[Path, str] = {}
+    for module in sorted((root / "docs" / "hooks").glob("plots_ch[0-9][0-9].py")):
+        number = module.stem.removeprefix("plots_ch")
+        chapter = next((root / "chapters").glob(f"ch{number}_*"))
+        results = _load(root, chapter.name)
+        show = importlib.import_module(f"docs.hooks.{module.stem}")
+        figures = show.counted() | (show.plots(results) if results is not None else {})
+        files |= {chapter / "figures" / name: text for name, text in figures.items()}
+        texts = show.texts(results) if results is not None else None
+        lesson = chapter / "README.md"
+        files[lesson] = _filled(lesson, int(number), texts)
+    return files
+
+
+def _load(root: Path, chapter: str) -> dict[str, Any] | None:
+    """The results of the main GPU, else of the first that there is."""
+    found = sorted((root / "docs" / "results").glob(f"*/{chapter}.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
+    if not found:
+        return None
+    results: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
+    if results.get("schema") != 1:
+        raise ResultsError(f"{found[0]}: schema is {results.get('schema')!r}; it must be 1. Run the benchmark again.")
+    return results
+
+
+def _filled(lesson: Path, number: int, texts: dict[str, str] | None) -> str:
+    def passage(match: re.Match[str]) -> str:
+        if texts is None:
+            body = _NOTHING.format(number=number)
+        elif match["name"] in texts:
+            body = texts[match["name"]]
+        else:
+            known = ", ".join(texts)
+            raise ResultsError(f"{lesson}: there are no results named {match['name']!r}; there are {known}.")
+        return f"{match['head']}\n{body}\n{match['tail']}"
+
+    return _PASSAGE.sub(passage, lesson.read_text(encoding="utf-8"))
+
+
+def sync(check: bool = False, root: Path = ROOT) -> list[Path]:
+    """Writes what is not current and returns it; with `check`, writes nothing."""
+    stale = []
+    for path, text in outputs(root).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    return stale
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verb = parser.add_subparsers(dest="verb", required=True).add_parser("sync")
+    verb.add_argument("--check", action="store_true", help="write nothing, fail when something is stale")
+    arguments = parser.parse_args(argv)
+    try:
+        stale = sync(arguments.check)
+    except ResultsError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for path in stale:
+        print("stale, run sync:" if arguments.check else "wrote", path.relative_to(ROOT), file=sys.stderr)
+    return int(arguments.check and bool(stale))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

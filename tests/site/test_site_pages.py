@@ -1,0 +1,150 @@
+"""Every page of the site, in a real browser: it loads, draws what it promises, and fits a phone and a dark room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PHONE = 390
+
+
+def addresses() -> list[str]:
+    """The pages that a menu leads to, from the files that they are written in."""
+    docs = ROOT / "docs"
+    found = [path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")]
+    pages = [name for name in found if not name.startswith(("hooks/", "assets/", "results/"))]
+    for lesson in ROOT.glob("chapters/ch*/README.md"):
+        pages.append(lesson.parent.relative_to(ROOT).as_posix())
+        if lesson.with_name("notebook.py").exists():
+            pages.append(f"{pages[-1]}/notebook")
+    return sorted("/" if page == "index" else f"/{page}/" for page in pages)
+
+
+def fits(page: Any) -> bool:
+    wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    return bool(wide <= room)
+
+
+_PROSE = """(() => {
+  const copy = document.querySelector(".md-content").cloneNode(true);
+  copy.querySelectorAll("pre, code, .katex, svg").forEach((part) => part.remove());
+  return copy.textContent;
+})()"""
+_MARKUP = ("$$", "\\(", "\\[", "```", "--8<--", "{ .", "!!!", "markdown=", "](", "> **")  # none may be left in prose
+
+
+@pytest.mark.parametrize("path", addresses())
+def test_page_loads_and_draws_all_it_holds(path: str, visit: Callable[..., Any]) -> None:
+    page = visit().open(path)
+    assert page.locator("h1").count() == 1
+    assert page.locator(".katex-error").count() == 0
+    formulas = page.locator(".arithmatex").count()
+    assert page.locator(".arithmatex:has(.katex)").count() == formulas
+    assert page.locator(".diagram svg").count() == page.locator(".diagram").count()
+    assert page.locator("[data-figure]").count() == page.locator("[data-figure][data-ready=yes]").count()
+    empty = page.evaluate(
+        "[...document.images].filter(i => !i.loading.includes('lazy') && !i.naturalWidth).map(i => i.src)"
+    )
+    assert empty == []
+    if formulas:
+        fonts = page.evaluate("[...document.fonts].filter(f => f.status === 'loaded').map(f => f.family)")
+        assert any("KaTeX" in family for family in fonts)
+    text = page.evaluate(_PROSE)
+    assert [sign for sign in _MARKUP if sign in text] == []
+
+
+@pytest.mark.parametrize("path", addresses())
+def test_page_fits_a_phone_in_both_schemes(path: str, visit: Callable[..., Any]) -> None:
+    page = visit(width=PHONE).open(path)
+    for preference, scheme in (("light", "default"), ("dark", "slate")):
+        page.emulate_media(color_scheme=preference)
+        page.wait_for_function(f"document.body.dataset.mdColorScheme === '{scheme}'")
+        assert fits(page)
+
+
+def test_pages_of_source_code_load(site: Path, visit: Callable[..., Any]) -> None:
+    paths = sorted(f"/{path.parent.relative_to(site).as_posix()}/" for path in site.glob("source/**/index.html"))
+    assert paths, "no page links to source code"
+    one = visit(width=PHONE)
+    for path in paths:
+        page = one.open(path)
+        assert page.locator("h1.source-path").count() == 1
+        assert fits(page), path
+
+
+def test_text_and_code_use_the_fonts_of_the_site(visit: Callable[..., Any]) -> None:
+    page = visit().open("/start/")
+    loaded = page.evaluate(
+        "[...document.fonts].filter(f => f.status === 'loaded').map(f => f.family.replaceAll('\"', ''))"
+    )
+    assert {"Source Serif", "JetBrains Mono"} <= set(loaded)
+
+
+_CONTRAST = """(scheme) => {
+  document.body.dataset.mdColorScheme = scheme;
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const style = getComputedStyle(document.body);
+  const light = (name) => {
+    canvas.fillStyle = style.getPropertyValue(name).trim();
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const result = {};
+  for (const front of ["--ink", "--muted", "--link", "--q", "--k", "--v", "--w", "--acc", "--other"]) {
+    for (const ground of ["--paper", "--surface"]) {
+      const [a, b] = [light(front), light(ground)].sort((x, y) => y - x);
+      result[`${front} on ${ground}`] = (a + 0.05) / (b + 0.05);
+    }
+  }
+  return result;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["default", "slate"])
+def test_colours_have_enough_contrast_for_text(scheme: str, visit: Callable[..., Any]) -> None:
+    contrast = visit().open("/").evaluate(_CONTRAST, scheme)
+    assert len(contrast) == 18
+    assert {pair: ratio for pair, ratio in contrast.items() if not ratio >= 4.5} == {}  # WCAG 2.2, level AA
+
+
+def test_scheme_switch_redraws_diagrams_and_stays(visit: Callable[..., Any]) -> None:
+    one = visit()
+    page = one.open("/")
+    scheme = "document.body.dataset.mdColorScheme"
+    assert page.evaluate(scheme) == "default"
+    page.locator("label[title='Switch to the light scheme']").click()
+    page.locator("label[title='Switch to the dark scheme']").click()
+    assert page.evaluate(scheme) == "slate"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(int(part) for part in ground.removeprefix("rgb(").rstrip(")").split(",")) < 60
+    assert one.open("/start/").evaluate(scheme) == "slate"
+
+
+def test_search_finds_a_term(visit: Callable[..., Any]) -> None:
+    page = visit().open("/")
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially("grouped-query", delay=20)  # fill() sends no key: no search
+    page.wait_for_selector(".md-search-result__item a")
+    targets = page.locator(".md-search-result__item a").evaluate_all("links => links.map(a => a.pathname + a.hash)")
+    assert any(target.startswith("/glossary/") for target in targets), targets
+
+
+def test_search_leaves_source_code_out(site: Path) -> None:
+    assert '"source/' not in (site / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+def test_unknown_address_gets_a_page_of_the_site(visit: Callable[..., Any]) -> None:
+    page = visit().open("/404.html")
+    assert page.locator(".md-header").count() == 1
+
+
+def test_keyboard_skips_to_the_content(visit: Callable[..., Any]) -> None:
+    page = visit().open("/start/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.matches('.md-skip')")
