@@ -189,6 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     With QWEN_DEBUG=1 the traceback of a failure is shown in place of the sentence.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded: spinning threads steal busy cores
     try:
         job = app(arguments, prog_name=_PROG, standalone_mode=False)  # --help gives an exit code in place of a job
         code = run(job) if isinstance(job, Job) else int(job or 0)
