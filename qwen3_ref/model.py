@@ -6,6 +6,7 @@ With `attention="eager"` the logits equal Hugging Face's `Qwen3ForCausalLM` (eag
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Literal
 
@@ -135,6 +136,15 @@ class Decoder(nn.Module):
     # --8<-- [end:decoder]
 
 
+def _attention_kernels(tokens: Tensor) -> contextlib.AbstractContextManager[None]:
+    """Keeps cuDNN out of `sdpa`: it plans anew for every length of the cache, which costs milliseconds a layer."""
+    if not tokens.is_cuda or torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
 class Qwen3(nn.Module):
     """The whole model. Parameter names are those of Hugging Face checkpoints.
 
@@ -208,7 +218,8 @@ class Qwen3(nn.Module):
         """
         if token_ids.dim() != 2 or token_ids.shape[1] < 1:
             raise ValueError(f"token_ids has shape {list(token_ids.shape)}; it must be [b, t] with t of at least 1.")
-        return F.linear(self.model(token_ids, cache, last_only), self.head_weight)
+        with _attention_kernels(token_ids):
+            return F.linear(self.model(token_ids, cache, last_only), self.head_weight)
 
     # --8<-- [end:forward]
 
