@@ -72,8 +72,9 @@ CASES: list[tuple[Finding, str, str, tuple[Job, ...]]] = [
     (checks.check_hub(True, "https://h", 3), "ok", "https://h answers", ()),
     (checks.check_hub(False, "https://h", 3), "note", "did not answer within 3 s", ()),
     (checks.check_hub(None, "https://h", 3), "ok", "HF_HUB_OFFLINE", ()),
-    (checks.check_chromium("/usr/bin/chromium"), "ok", "/usr/bin/chromium", ()),
-    (checks.check_chromium(None), "note", "skipped", ()),
+    (checks.check_chromium("/usr/bin/chromium", True), "ok", "/usr/bin/chromium", ()),
+    (checks.check_chromium(None, False), "note", "skipped", ()),
+    (checks.check_chromium(None, True), "problem", "fail without it", ("test",)),
 ]
 
 

@@ -62,7 +62,7 @@ def examine() -> tuple[list[Finding], bool]:
         checks.check_tiny(root / "qwen3_ref" / "tiny"),
         checks.check_hub(hub, endpoint, 3.0),
         checks.check_model(probes.cached_model(cache, checks.MODEL), bool(hub), probes.free_bytes(cache), cache),
-        checks.check_chromium(probes.chromium()),
+        checks.check_chromium(probes.chromium(), not probes.missing_modules(["playwright"])),
     ]
     return (findings if has_gpu else without_gpu(findings)), has_gpu
 

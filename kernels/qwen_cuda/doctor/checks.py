@@ -177,9 +177,11 @@ def check_tiny(folder: Path) -> Finding:
     return ok("tiny model", f"{len(ends)} tensors, {size / 1e6:.1f} MB")
 
 
-def check_chromium(path: str | None) -> Finding:
-    """The tests of the site drive a browser, and are skipped without one."""
+def check_chromium(path: str | None, has_playwright: bool) -> Finding:
+    """The tests of the site: without Playwright they skip, with Playwright but no browser they fail."""
     if path:
         return ok("Chromium", path)
-    mend = "To test the site as well: `sudo apt install chromium`, or install Google Chrome."
+    mend = "To test the site: `sudo apt install chromium`, or install Google Chrome."
+    if has_playwright:
+        return problem("Chromium", "not found; the tests of the site fail without it", mend, "test")
     return note("Chromium", "not found; the tests of the site are skipped", mend)
