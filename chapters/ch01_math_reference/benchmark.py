@@ -92,11 +92,13 @@ def ladder(report: Report, model: Qwen3, lengths: tuple[int, ...]) -> None:
 
 def phases(report: Report, model: Qwen3, name: str, prompts: tuple[int, ...], contexts: tuple[int, ...]) -> None:
     """One prefill and one decode step, ours beside transformers', over their lengths."""
-    peer = TransformersPeer(model)
+    peers = {"transformers": TransformersPeer(model)}
+    if report.device.type == "cuda" and model.dtype != torch.float32:  # where PyTorch may choose cuDNN
+        peers["transformers_no_cudnn"] = TransformersPeer(model, cudnn=False)
     for phase, lengths in ((_prefill, prompts), (_decode, contexts)):
         for length in lengths:
             try:
-                phase(report, model, peer, name, length)
+                phase(report, model, peers, name, length)
             except torch.OutOfMemoryError:
                 report.note(
                     f"{name}: {phase.__name__[1:]} of {length} tokens is left out, the device's memory is full."
@@ -105,7 +107,7 @@ def phases(report: Report, model: Qwen3, name: str, prompts: tuple[int, ...], co
 
 
 @torch.inference_mode()
-def _prefill(report: Report, model: Qwen3, peer: TransformersPeer, name: str, tokens: int) -> None:
+def _prefill(report: Report, model: Qwen3, peers: dict[str, TransformersPeer], name: str, tokens: int) -> None:
     ids = _tokens(model, tokens)
     cache = KVCache(model.config, 1, tokens, model.dtype, model.device)
 
@@ -113,8 +115,10 @@ def _prefill(report: Report, model: Qwen3, peer: TransformersPeer, name: str, to
         cache.clear()
         return model(ids, cache, last_only)[:, -1]
 
-    calls: dict[str, Callable[[], Tensor]] = {"v3": lambda: ours(True), "transformers": lambda: peer.prefill(ids)}
-    _check(f"prefill of {tokens} tokens, {name}", calls["v3"](), calls["transformers"]())
+    calls: dict[str, Callable[[], Tensor]] = {"v3": lambda: ours(True)}
+    for who, peer in peers.items():
+        calls[who] = lambda peer=peer: peer.prefill(ids)  # type: ignore[misc]
+        _check(f"prefill of {tokens} tokens, {name}", calls["v3"](), calls[who]())
     if tokens <= 2048:  # logits of every position: 0.6 GiB of them at 2048
         calls["v2"] = lambda: ours(False)
         _check(f"prefill of {tokens} tokens with all logits, {name}", calls["v2"](), calls["v3"]())
@@ -128,7 +132,7 @@ def _prefill(report: Report, model: Qwen3, peer: TransformersPeer, name: str, to
 
 
 @torch.inference_mode()
-def _decode(report: Report, model: Qwen3, peer: TransformersPeer, name: str, context: int) -> None:
+def _decode(report: Report, model: Qwen3, peers: dict[str, TransformersPeer], name: str, context: int) -> None:
     """Each call appends one token, as a generation does; the cache holds random keys and values at first."""
     most = 30
     cache = KVCache(model.config, 1, context + most + 4, model.dtype, model.device)
@@ -136,14 +140,18 @@ def _decode(report: Report, model: Qwen3, peer: TransformersPeer, name: str, con
     for held in (cache.k, cache.v):
         held[:, :, :, :context].normal_(generator=generator)
     cache.advance(context)
-    peer.fill(cache)
     token = _tokens(model, 1)
 
     def ours() -> Tensor:
         return model(token, cache, last_only=True)[:, -1]
 
-    calls: dict[str, Callable[[], Tensor]] = {"v3": ours, "transformers": lambda: peer.decode(token)}
-    _check(f"decode at context {context}, {name}", calls["v3"](), calls["transformers"]())
+    calls: dict[str, Callable[[], Tensor]] = {"v3": ours}
+    for who, peer in peers.items():
+        peer.fill(cache)
+        calls[who] = lambda peer=peer: peer.decode(token)  # type: ignore[misc]
+    answer = calls["v3"]()
+    for who in peers:
+        _check(f"decode at context {context}, {name}", answer, calls[who]())
     times = alternate(calls, report.device, warmup=2, min_samples=5, max_samples=most, budget_s=0.5)
     cost = decode_cost(model.config, context, model.dtype.itemsize)
     for variant, us in times.items():

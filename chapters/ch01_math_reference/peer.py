@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
@@ -11,9 +14,14 @@ from qwen3_ref import KVCache, Qwen3
 
 
 class TransformersPeer:
-    """`Qwen3ForCausalLM` with the weights of `model`, shared and not copied, and PyTorch's fused attention."""
+    """`Qwen3ForCausalLM` with the weights of `model`, shared and not copied, and PyTorch's fused attention.
 
-    def __init__(self, model: Qwen3) -> None:
+    Args:
+        cudnn: False keeps cuDNN's attention out, as our model does; True lets PyTorch choose, as transformers does.
+    """
+
+    def __init__(self, model: Qwen3, cudnn: bool = True) -> None:
+        self._cudnn = cudnn
         config = Qwen3Config(**model.config.to_dict())
         config._attn_implementation = "sdpa"
         with torch.device("meta"):  # no memory is taken for weights that are replaced at once
@@ -34,7 +42,9 @@ class TransformersPeer:
 
     def decode(self, token_ids: Tensor) -> Tensor:
         """Appends `token_ids: [1, t]` to the cache; logits `[1, V]` after the last."""
-        out = self._model(input_ids=token_ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        with contextlib.nullcontext() if self._cudnn else sdpa_kernel(others):
+            out = self._model(input_ids=token_ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1]
 
     def fill(self, cache: KVCache) -> None:

@@ -31,6 +31,7 @@ def texts(results: Results) -> dict[str, str]:
     """Name of a passage in the lesson → its Markdown."""
     gpu = results["provenance"]["gpu"]
     ours, theirs = (_case(results, "decode", variant, context=128) for variant in ("ours", "transformers"))
+    fair = _case(results, "decode", "transformers_no_cudnn", context=128)
     gbps, tflops = results["ceilings"]["read_gbps"], results["ceilings"]["matmul_tflops"][ours["dtype"]]
     ms, arithmetic = ours["us"]["median"] / 1e3, ours["flops"] / tflops / 1e6
     longest = max(c["shape"]["tokens"] for c in _cases(results, "prefill", "ours"))
@@ -43,7 +44,9 @@ def texts(results: Results) -> dict[str, str]:
 *Figure 1.* One token of Qwen3-0.6B behind 128 others, {ours["dtype"]}, batch 1, on one {gpu}, on a logarithmic axis.
 *Reading* is the floor at the {gbps:,.0f} GB/s that this card was measured to read, *arithmetic* what its measured
 {tflops:,.0f} TFLOP/s of matrix products would need. Plain PyTorch takes {ms:.1f} ms, {1 / ours["floor_fraction"]:.0f}
-times the floor; transformers {theirs["us"]["median"] / 1e3:.1f} ms.
+times the floor. transformers takes {_time(theirs)} as it comes, and {_time(fair)} when cuDNN's attention, which plans
+anew for each length of the cache, is kept out as ours does
+([ledger](../../docs/experiments.md#cudnns-attention-in-a-growing-cache)).
 """,
         "next-token": f"""\
 ![Time of the next token against the length of the text, with and without a KV cache](figures/next-token.svg)
@@ -70,16 +73,19 @@ def _tables(results: Results) -> str:
         f"commit `{where['commit'][:12]}`, {where['date'][:10]}. Times are medians. The floor is the larger of bytes ÷",
         "measured read bandwidth and operations ÷ measured rate of matrix products.",
         "",
-        "| phase | plain PyTorch | transformers | floor | floor ÷ ours |",
-        "|---|---:|---:|---:|---:|",
+        "| phase | plain PyTorch | transformers | without cuDNN | floor | floor ÷ ours |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for op, size in (("decode", "context"), ("prefill", "tokens")):
         for ours in _cases(results, op, "ours"):
             shape = ours["shape"]
             if ours["step"] == "v3":
-                theirs = _case(results, op, "transformers", model=shape["model"], **{size: shape[size]})
+                same = {"model": shape["model"], size: shape[size]}
+                theirs = _case(results, op, "transformers", **same)
+                fair = [c for c in _cases(results, op, "transformers_no_cudnn") if same.items() <= c["shape"].items()]
                 title = f"{op}, {shape['model']} {ours['dtype']}, {size} {shape[size]:,}"
-                figures = (_time(ours), _time(theirs), _us(ours["floor_us"]), f"{ours['floor_fraction']:.1%}")
+                without = _time(fair[0]) if fair else "–"  # float32 never goes to cuDNN
+                figures = (_time(ours), _time(theirs), without, _us(ours["floor_us"]), f"{ours['floor_fraction']:.1%}")
                 lines.append(f"| {title} | {' | '.join(figures)} |")
     rates = {
         (case["step"] or case["variant"], case["shape"]["new_tokens"]): case["tok_s"]["median"]

@@ -36,7 +36,7 @@ def invented_results() -> dict[str, Any]:
         case |= {"bytes": cost.bytes, "flops": cost.flops, "us": us, "floor_us": floor, "floor_fraction": 0.5}
         cases.append(case)
 
-    for variant, step in (("ours", "v3"), ("transformers", None)):
+    for variant, step in (("ours", "v3"), ("transformers", None), ("transformers_no_cudnn", None)):
         for length in (128, 1024):
             for model in ("tiny", "0.6B"):
                 add("decode", variant, step, {"model": model, "context": length}, decode_cost(QWEN3_0_6B, length))
@@ -85,7 +85,7 @@ def test_a_lesson_is_filled_and_filled_again_without_change(tree: Path) -> None:
     assert lesson in written
     text = lesson.read_text()
     assert "No measurement is in the repository yet" not in text
-    assert "| decode, 0.6B bfloat16, context 1,024 | 2.6 ms | 2.6 ms | 1.3 ms | 50.0% |" in text
+    assert "| decode, 0.6B bfloat16, context 1,024 | 2.6 ms | 2.6 ms | 2.6 ms | 1.3 ms | 50.0% |" in text
     assert "2 times the\nfloor" in text or "2 times the floor" in " ".join(text.split())
     assert results.sync(root=tree) == []
     for name in re.findall(r"\((figures/[\w-]+\.svg)\)", text):
