@@ -21,6 +21,7 @@ from qwen3_ref.model import Qwen3
 from qwen3_ref.tiny_training import bpe
 from qwen3_ref.tiny_training.corpus import build_corpus, documents, encode_document, gather, held_out_documents
 from qwen3_ref.tiny_training.documents import EMPTY_THOUGHT, Document, write_document
+from qwen3_ref.tiny_training.encoding import CachedEncoder
 from qwen3_ref.tiny_training.grammar import Grammar, GrammarError
 from qwen3_ref.tiny_training.loop import IGNORED, Rows, new_model
 from qwen3_ref.tiny_training.plots import PLOTS, write_story
@@ -47,6 +48,11 @@ def tokenizer() -> RawTokenizer:
 
 
 @pytest.fixture(scope="module")
+def encoder(tokenizer: RawTokenizer) -> CachedEncoder:
+    return CachedEncoder(tokenizer)
+
+
+@pytest.fixture(scope="module")
 def sample() -> list[Document]:
     return list(documents(seed=3, chunk=0, count=1500))
 
@@ -54,7 +60,7 @@ def sample() -> list[Document]:
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("smoke")
-    train_main(["--out", str(out), "--smoke", "--processes", "1"])
+    train_main(["--out", str(out), "--smoke", "--device", "cpu", "--processes", "1"])
     return out
 
 
@@ -116,7 +122,7 @@ def test_a_broken_template_is_refused(template: str) -> None:
 def test_the_corpus_is_the_same_for_a_seed_in_every_process(tokenizer: RawTokenizer) -> None:
     # A literal digest: it would change with a set's or a hash's order, which differs from process to process.
     text = "".join(document.text for document in documents(seed=0, chunk=0, count=50))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "0898d2844ffbcff7"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "3b6aa78e549fe1a6"
     first, held_out = build_corpus(tokenizer, seed=5, count=2100, processes=1)
     again, held_out_again = build_corpus(tokenizer, seed=5, count=2100, processes=2)
     other, _ = build_corpus(tokenizer, seed=6, count=100, processes=1)
@@ -140,19 +146,6 @@ def test_no_held_out_document_is_trained_on(tokenizer: RawTokenizer, sample: lis
     assert len(left_out) >= 5
 
 
-def test_vocabulary_has_no_gap(tokenizer: RawTokenizer) -> None:
-    ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
-    assert ids == list(range(bpe.VOCAB_SIZE))
-    merged = len(tokenizer.get_vocab(with_added_tokens=False))
-    assert merged == bpe.VOCAB_SIZE - len(bpe.ADDED_TOKENS)
-    assert [tokenizer.token_to_id(token) for token in bpe.ADDED_TOKENS] == list(range(merged, bpe.VOCAB_SIZE))
-
-
-@pytest.mark.parametrize("text", FOREIGN)
-def test_any_text_comes_back(tokenizer: RawTokenizer, text: str) -> None:
-    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
-
-
 def test_transformers_gives_the_same_ids(smoke: Path) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(smoke)
@@ -165,15 +158,12 @@ def test_transformers_gives_the_same_ids(smoke: Path) -> None:
         assert theirs.decode(ids) == text
 
 
-def test_general_english_takes_few_tokens(tokenizer: RawTokenizer) -> None:
-    text = "The government will publish a report about the economy and the environment before the end of the year."
-    assert len(tokenizer.encode(text).ids) <= 2 * len(text.split())
-
-
-def test_the_mask_leaves_only_the_last_answer(tokenizer: RawTokenizer, sample: list[Document]) -> None:
+def test_the_mask_leaves_only_the_last_answer(
+    tokenizer: RawTokenizer, encoder: CachedEncoder, sample: list[Document]
+) -> None:
     seen = Counter[bool]()
     for document in sample:
-        ids, trained = encode_document(tokenizer, document)
+        ids, trained = encode_document(encoder, document)
         assert ids[:-1] == tokenizer.encode(document.text).ids, (
             "cutting a text into segments must not change its tokens"
         )
@@ -201,8 +191,8 @@ def test_chats_are_what_the_template_renders(sample: list[Document]) -> None:
         assert text.startswith(tokenizer.render_chat(messages[:-1], enable_thinking=thinking))
 
 
-def test_every_row_starts_with_a_document_and_no_end_is_lost(tokenizer: RawTokenizer, sample: list[Document]) -> None:
-    tokens = gather(tokenizer, sample[:300])
+def test_every_row_starts_with_a_document_and_no_end_is_lost(encoder: CachedEncoder, sample: list[Document]) -> None:
+    tokens = gather(encoder, sample[:300])
     rows = tokens.rows(1024)
     assert set(rows.tolist()) <= set(tokens.starts.tolist())
     covered = np.zeros(len(tokens), dtype=bool)
@@ -213,8 +203,8 @@ def test_every_row_starts_with_a_document_and_no_end_is_lost(tokenizer: RawToken
     assert covered[ends[short][:-10]].all(), "only the last documents may be left over"
 
 
-def test_targets_are_the_next_tokens_and_context_is_ignored(tokenizer: RawTokenizer, sample: list[Document]) -> None:
-    tokens = gather(tokenizer, sample[:50])
+def test_targets_are_the_next_tokens_and_context_is_ignored(encoder: CachedEncoder, sample: list[Document]) -> None:
+    tokens = gather(encoder, sample[:50])
     rows = Rows(tokens, 64, torch.device("cpu"))
     ids, targets = rows.batch(torch.tensor([0, 1]))
     assert ids.shape == targets.shape == (2, 64)
@@ -272,7 +262,7 @@ def test_transformers_runs_the_checkpoint(smoke: Path) -> None:
 
 
 def test_a_run_can_be_repeated(smoke: Path, tmp_path: Path) -> None:
-    train_main(["--out", str(tmp_path), "--smoke", "--processes", "1"])
+    train_main(["--out", str(tmp_path), "--smoke", "--device", "cpu", "--processes", "1"])
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
 
@@ -282,7 +272,7 @@ def test_bad_options_are_refused_in_a_sentence(
     option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        train_main(["--out", str(tmp_path), "--smoke", "--processes", "1", option, value])
+        train_main(["--out", str(tmp_path), "--smoke", "--device", "cpu", "--processes", "1", option, value])
     assert f"{option} is {value}" in capsys.readouterr().err
 
 

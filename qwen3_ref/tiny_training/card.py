@@ -69,11 +69,12 @@ def card_text(log: dict[str, Any], samples: list[Sample], file_bytes: int) -> st
         f"""Loss on {log["held_out_documents"]:,} held-out documents: **{log["held_out_loss"]:.4f}** nats a token
         (perplexity {perplexity(log["held_out_loss"]):.3f}), measured on the saved bfloat16 weights. A grammar is
         easy to predict, so the number says little about other text.""",
-        "\n".join(["| answer, decoded greedily, right to the letter | share |", "|---|---|", *answers]),
+        "\n".join(["| answer (decoded greedily) | right to the letter |", "|---|---|", *answers]),
         "## Limits",
         f"""- It knows {log["plots"]} kinds of story and a few hundred facts, and nothing else. A request outside of
         them gets a polite no, or a story that was not asked for.""",
-        """- Sums beyond 20, names that it has never seen, and long instructions go wrong.""",
+        """- It adds and takes away numbers up to 20; larger ones, names that it has never seen, and long instructions
+        go wrong.""",
         """- Its thoughts are the plan of the story, or the fact that it will state. They are not reasoning.""",
         "- It writes English only.",
         "## Ten samples",

@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 
 from qwen3_ref.tiny_training.bpe import END_OF_TEXT
 from qwen3_ref.tiny_training.documents import Document, write_document
+from qwen3_ref.tiny_training.encoding import CachedEncoder
 
 CHUNK = 2_000  # documents drawn from one random generator
 
-_tokenizer: Tokenizer | None = None  # of a worker process
+_encoder: CachedEncoder | None = None  # of a worker process
 
 
 @dataclass
@@ -57,17 +58,15 @@ class Tokens:
         return np.array(rows, dtype=np.int64)
 
 
-def encode_document(tokenizer: Tokenizer, document: Document) -> tuple[list[int], list[bool]]:
+def encode_document(encoder: CachedEncoder, document: Document) -> tuple[list[int], list[bool]]:
     """Token ids of a document with <|endoftext|> behind it, and which of them the model is trained to write."""
     ids: list[int] = []
     trained: list[bool] = []
     for text, wanted in document.segments:
-        part = tokenizer.encode(text, add_special_tokens=False).ids
+        part = encoder.encode(text)
         ids += part
         trained += [wanted] * len(part)
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    assert end is not None
-    return [*ids, end], [*trained, True]
+    return [*ids, *encoder.encode(END_OF_TEXT)], [*trained, True]
 
 
 def documents(seed: int, chunk: int, count: int = CHUNK) -> Iterator[Document]:
@@ -87,34 +86,39 @@ def held_out_documents(seed: int, count: int) -> list[Document]:
     return found[:count]
 
 
-def gather(tokenizer: Tokenizer, drawn: Iterable[Document]) -> Tokens:
+def gather(encoder: CachedEncoder, drawn: Iterable[Document]) -> Tokens:
     """Encodes documents one after the other."""
-    ids: list[npt.NDArray[np.uint16]] = []
-    trained: list[npt.NDArray[np.bool_]] = []
+    ids: list[int] = []
+    trained: list[bool] = []
+    starts: list[int] = []
     counts: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     for document in drawn:
-        document_ids, document_trained = encode_document(tokenizer, document)
-        ids.append(np.array(document_ids, dtype=np.uint16))
-        trained.append(np.array(document_trained, dtype=np.bool_))
+        document_ids, document_trained = encode_document(encoder, document)
+        starts.append(len(ids))
+        ids += document_ids
+        trained += document_trained
         counts[document.kind] += 1
         tokens[document.kind] += len(document_ids)
-    starts = np.cumsum([0] + [len(part) for part in ids[:-1]], dtype=np.int64)
     kinds = {kind: (counts[kind], tokens[kind]) for kind in sorted(counts)}
-    return Tokens(np.concatenate(ids), np.concatenate(trained), starts, kinds)
+    return Tokens(
+        np.array(ids, dtype=np.uint16), np.array(trained, dtype=np.bool_), np.array(starts, dtype=np.int64), kinds
+    )
 
 
 def _start_worker(tokenizer_json: str) -> None:
-    global _tokenizer
+    global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    _tokenizer = Tokenizer.from_str(tokenizer_json)
+    _encoder = CachedEncoder(Tokenizer.from_str(tokenizer_json))
 
 
 def _work(job: tuple[int, int, int]) -> tuple[Tokens, list[Document]]:
-    assert _tokenizer is not None
-    drawn = list(documents(*job))
-    kept = gather(_tokenizer, (document for document in drawn if not document.held_out))
-    return kept, [document for document in drawn if document.held_out]
+    assert _encoder is not None
+    kept: list[Document] = []
+    held_out: list[Document] = []
+    for document in documents(*job):
+        (held_out if document.held_out else kept).append(document)
+    return gather(_encoder, kept), held_out
 
 
 def build_corpus(tokenizer: Tokenizer, seed: int, count: int, processes: int) -> tuple[Tokens, list[Document]]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from random import Random
 
-from qwen3_ref.tiny_training.facts import draw_exchange, draw_fact
+from qwen3_ref.tiny_training import greetings
+from qwen3_ref.tiny_training.exchange import Exchange
+from qwen3_ref.tiny_training.facts import draw_exchange, draw_fact, draw_known, lead
 from qwen3_ref.tiny_training.general_words import GENERAL_WORDS, TOPICS
 from qwen3_ref.tiny_training.grammar import pick
 from qwen3_ref.tiny_training.needles import draw_needles
@@ -101,7 +104,7 @@ _NEXT_STORY = ("Tell me another story.", "Another one, please.", "And now a stor
 
 def casual(rng: Random, text: str) -> str:
     """Sometimes what a hasty user would type: small letters, no full stop."""
-    return text.lower().rstrip(".!?") if rng.random() < 0.12 else text
+    return text.lower().rstrip(".!? ") if rng.random() < 0.12 else text
 
 
 def _new_chat(rng: Random) -> Chat:
@@ -136,6 +139,11 @@ def _plain_story(rng: Random) -> Document:
 
 def _story_on_request(rng: Random) -> Document:
     chat = _new_chat(rng)
+    if rng.random() < 0.06:  # the model has offered a story, and the user says yes
+        chat.ask(*greetings.offer(rng))
+        story = write_story(rng)
+        chat.say("user", casual(rng, pick(rng, greetings.YES, 0.5)))
+        return chat.finish("story on request", story.text, _thought(rng, _plan(story)))
     first = True
     while rng.random() < 0.12:
         past = write_story(rng)
@@ -172,21 +180,39 @@ def _question_about_told_story(rng: Random) -> Document:
     return chat.finish("question about a told story", answer, _thought(rng, "I look at the story. " + answer))
 
 
-def _small_talk(rng: Random) -> Document:
+def small_talk(rng: Random, exchange: Exchange) -> Document:
+    """A chat that ends with `exchange`, often right at its start."""
     chat = _new_chat(rng)
     while rng.random() < 0.3:
         past = draw_exchange(rng)
-        chat.ask(casual(rng, past.question), past.answer)
-    exchange = draw_exchange(rng)
-    chat.say("user", casual(rng, exchange.question))
+        chat.ask(casual(rng, lead(rng, past)), past.answer)
+    return _last_exchange(rng, chat, exchange)
+
+
+def _last_exchange(rng: Random, chat: Chat, exchange: Exchange) -> Document:
+    chat.say("user", casual(rng, lead(rng, exchange)))
     document = chat.finish("small talk", exchange.answer, _thought(rng, exchange.thought))
     document.splittable = False
     return document
 
 
+def _small_talk(rng: Random) -> Document:
+    if rng.random() < 0.01:  # the model has offered a story, and the user says no
+        chat = _new_chat(rng)
+        chat.ask(*greetings.offer(rng))
+        return _last_exchange(rng, chat, greetings.declined(rng))
+    return small_talk(rng, draw_exchange(rng))
+
+
 def _plain_facts(rng: Random) -> Document:
-    facts = " ".join(draw_fact(rng) for _ in range(rng.randint(2, 8)))
-    return Document("plain facts", [(facts, True)], splittable=False)
+    """Many facts on end: every token teaches one, where a chat spends most of its tokens on questions."""
+    count = rng.randint(4, 40)
+    if rng.random() < 0.5:
+        text = " ".join(draw_fact(rng).answer for _ in range(count))
+    else:
+        known = [draw_known(rng) for _ in range(count)]
+        text = "\n\n".join(f"Question: {exchange.question}\nAnswer: {exchange.answer}" for exchange in known)
+    return Document("plain facts", [(text, True)], splittable=False)
 
 
 def _needle_in_chat(rng: Random) -> Document:
@@ -199,7 +225,7 @@ def _needle_in_chat(rng: Random) -> Document:
             chat.ask(_request(rng, story), story.text)
         else:
             exchange = draw_exchange(rng)
-            chat.ask(casual(rng, exchange.question), exchange.answer)
+            chat.ask(casual(rng, lead(rng, exchange)), exchange.answer)
     chat.say("user", casual(rng, needles.question))
     return chat.finish("needle in a chat", needles.answer, _thought(rng, needles.thought))
 
@@ -219,20 +245,20 @@ def _needle_in_text(rng: Random) -> Document:
     return chat.finish("needle in a text", needles.answer, _thought(rng, needles.thought))
 
 
-_KINDS: tuple[tuple[Callable[[Random], Document], float], ...] = (
-    (_plain_story, 0.30),
-    (_story_on_request, 0.22),
-    (_small_talk, 0.20),
-    (_question_about_told_story, 0.08),
-    (_question_about_given_story, 0.06),
-    (_needle_in_chat, 0.06),
-    (_needle_in_text, 0.05),
-    (_plain_facts, 0.03),
+_WEIGHTED: tuple[tuple[Callable[[Random], Document], float], ...] = (
+    (_plain_story, 0.24),
+    (_small_talk, 0.31),
+    (_story_on_request, 0.20),
+    (_question_about_told_story, 0.07),
+    (_question_about_given_story, 0.055),
+    (_needle_in_chat, 0.055),
+    (_needle_in_text, 0.045),
+    (_plain_facts, 0.025),
 )
+_KINDS = [kind for kind, _ in _WEIGHTED]
+_CUMULATIVE = list(accumulate(weight for _, weight in _WEIGHTED))
 
 
 def write_document(rng: Random) -> Document:
     """One document of a kind drawn at random."""
-    kinds, weights = zip(*_KINDS, strict=True)
-    kind: Callable[[Random], Document] = rng.choices(kinds, weights)[0]
-    return kind(rng)
+    return rng.choices(_KINDS, cum_weights=_CUMULATIVE)[0](rng)

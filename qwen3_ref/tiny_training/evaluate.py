@@ -15,7 +15,9 @@ from qwen3_ref.generate import Generation, ReferenceEngine
 from qwen3_ref.model import Qwen3
 from qwen3_ref.sampling import SamplingParams
 from qwen3_ref.tiny_training.corpus import encode_document, gather
-from qwen3_ref.tiny_training.documents import Document, write_document
+from qwen3_ref.tiny_training.documents import Document, small_talk
+from qwen3_ref.tiny_training.encoding import CachedEncoder
+from qwen3_ref.tiny_training.facts import draw_known
 from qwen3_ref.tiny_training.loop import IGNORED, Rows
 from qwen3_ref.tokenizer import Tokenizer
 
@@ -33,8 +35,12 @@ class Sample:
 
 @torch.inference_mode()
 def held_out_loss(model: Qwen3, tokenizer: RawTokenizer, held_out: list[Document]) -> float:
-    """Mean cross-entropy, in nats a token, over the trained tokens of held-out documents."""
-    tokens = gather(tokenizer, held_out)
+    """Mean cross-entropy, in nats a token, over the trained tokens of held-out documents.
+
+    Raises:
+        ValueError: the documents are so few that no row of them has a trained token.
+    """
+    tokens = gather(CachedEncoder(tokenizer), held_out)
     rows = Rows(tokens, min(model.config.max_position_embeddings, len(tokens) - 1), model.device)
     total, count = 0.0, 0
     for row in range(len(rows)):
@@ -42,41 +48,48 @@ def held_out_loss(model: Qwen3, tokenizer: RawTokenizer, held_out: list[Document
         logits = model(ids).float()
         total += nn.functional.cross_entropy(logits[0], targets[0], ignore_index=IGNORED, reduction="sum").item()
         count += int((targets != IGNORED).sum())
+    if not count:
+        raise ValueError(f"{len(held_out)} held-out documents have no trained token in a whole row; add documents.")
     return total / count
 
 
 @torch.inference_mode()
-def writes_exactly(model: Qwen3, tokenizer: RawTokenizer, document: Document) -> bool:
-    """Whether greedy decoding writes the document's answer: each of its tokens is the most likely one."""
-    ids, trained = encode_document(tokenizer, document)
+def answer_chance(model: Qwen3, encoder: CachedEncoder, document: Document, temperature: float) -> float:
+    """How likely the model is to write the document's answer, thought included, to the letter.
+
+    At temperature 0 that is 1.0 (each of its tokens is the most likely one) or 0.0.
+    """
+    ids, trained = encode_document(encoder, document)
     ids, trained = ids[:-1], trained[:-1]  # what follows the end of a turn does not matter
-    best = model(torch.tensor([ids], device=model.device))[0].argmax(-1).tolist()
-    return all(best[i - 1] == ids[i] for i in range(1, len(ids)) if trained[i])
+    tokens = torch.tensor(ids, device=model.device)
+    at = torch.tensor([i for i in range(1, len(ids)) if trained[i]], device=model.device)
+    logits, wanted = model(tokens[None])[0, at - 1].float(), tokens[at]
+    if temperature == 0:
+        return float((logits.argmax(-1) == wanted).all())
+    return float((logits / temperature).log_softmax(-1).gather(1, wanted[:, None]).sum().exp())
 
 
 def exact_answers(model: Qwen3, tokenizer: RawTokenizer, held_out: list[Document], each: int) -> dict[str, float]:
     """The share of answers that are right to the letter, for every kind of chat with one right answer.
 
-    At most `each` documents of a kind are tried.
+    At most `each` documents of a kind are tried. Facts and sums are tried at temperature 0.8 too: there the share is
+    the mean chance of the right answer.
     """
     kinds = ("question about a given story", "question about a told story", "needle in a chat", "needle in a text")
     wanted: dict[str, list[Document]] = {kind: [] for kind in kinds}
-    talk: list[Document] = []
     for document in held_out:
         if document.kind in wanted and len(document.segments) == 2 and len(wanted[document.kind]) < each:
             wanted[document.kind].append(document)
-    rng = Random("small talk")
-    while len(talk) < each:
-        document = write_document(rng)
-        answer = document.segments[-1][0]
-        if document.kind == "small talk" and any(sign in answer for sign in (" = ", " is ", " comes ", " lives ")):
-            talk.append(document)
-    shares = {}
-    for kind, documents in {**wanted, "facts and small sums (may be known from training)": talk}.items():
-        if documents:
-            right = sum(writes_exactly(model, tokenizer, document) for document in documents)
-            shares[kind] = right / len(documents)
-    return shares
+    rng = Random("facts")
+    facts = [small_talk(rng, draw_known(rng)) for _ in range(each)]
+    tried = [(kind, documents, 0.0) for kind, documents in wanted.items() if documents]
+    tried.append(("facts and small sums (may be known from training)", facts, 0.0))
+    tried.append(("the same facts and sums, drawn at temperature 0.8", facts, 0.8))
+    encoder = CachedEncoder(tokenizer)
+    return {
+        kind: sum(answer_chance(model, encoder, document, temperature) for document in documents) / len(documents)
+        for kind, documents, temperature in tried
+    }
 
 
 STORY_PROMPTS = (

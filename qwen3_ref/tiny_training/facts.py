@@ -1,52 +1,83 @@
-"""Small knowledge: capitals, opposites, days, animals, sums, and what to say to hello or to a question too hard."""
+"""Small knowledge: capitals, opposites, days, animals, and what to say to a question too hard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 
 from qwen3_ref.tiny_training import words
+from qwen3_ref.tiny_training.exchange import Exchange
 from qwen3_ref.tiny_training.general_words import GENERAL_WORDS, TOPICS
 from qwen3_ref.tiny_training.grammar import capital, pick, tidy
-from qwen3_ref.tiny_training.knowledge import ANIMAL_FACTS, CAPITALS, EASY, GREETINGS, OPPOSITES, THING_COLORS, USES
+from qwen3_ref.tiny_training.greetings import greeting
+from qwen3_ref.tiny_training.knowledge import ANIMAL_FACTS, CAPITALS, EASY, OPPOSITES, THING_COLORS, USES
+from qwen3_ref.tiny_training.sums import (
+    LARGEST,
+    count,
+    next_number,
+    number_name,
+    sum_in_a_story,
+    sum_in_digits,
+    sum_in_words,
+)
 
-
-@dataclass(frozen=True)
-class Exchange:
-    """A question, its answer, and what to think in between. The answer alone is a plain true sentence if `plain`."""
-
-    question: str
-    answer: str
-    thought: str
-    plain: bool = True
+_UNKNOWN = [word for word in GENERAL_WORDS if word not in words.NUMBERS]
+# What a question about something known may begin with.
+_LEAD = (
+    "Please tell me. ",
+    "I have a question. ",
+    "Hello! ",
+    "Hi! ",
+    "Quick question: ",
+    "Hi there! ",
+    "Good morning! ",
+)
 
 
 def draw_exchange(rng: Random) -> Exchange:
     """One small question with its answer."""
-    return _KINDS[pick(rng, range(len(_KINDS)), 0.35)](rng)
+    return rng.choices(_KINDS, cum_weights=_CUMULATIVE)[0](rng)
 
 
-def draw_fact(rng: Random) -> str:
-    """One true sentence."""
+def draw_known(rng: Random) -> Exchange:
+    """One question to which only one answer is right."""
+    while True:
+        exchange = draw_exchange(rng)
+        if exchange.sure:
+            return exchange
+
+
+def draw_fact(rng: Random) -> Exchange:
+    """One question whose answer is a true sentence."""
     while True:
         exchange = draw_exchange(rng)
         if exchange.plain:
-            return exchange.answer
+            return exchange
+
+
+def lead(rng: Random, exchange: Exchange) -> str:
+    """The question, sometimes with a hello or the like in front."""
+    if exchange.sure and rng.random() < 0.1:
+        return pick(rng, _LEAD, 0.4) + exchange.question
+    return exchange.question
 
 
 def _of(rng: Random, *options: str) -> str:
     return tidy(pick(rng, options, 0.6))
 
 
-def _greeting(rng: Random) -> Exchange:
-    questions, answers, thought = pick(rng, GREETINGS, 0.3)
-    return Exchange(pick(rng, questions, 0.5), pick(rng, answers, 1.0), thought, plain=False)
-
-
 def _capital(rng: Random) -> Exchange:
     land = pick(rng, list(CAPITALS), 0.2)
-    question = _of(rng, f"What is the capital of {land}?", f"Tell me the capital of {land}.")
+    question = _of(
+        rng,
+        f"What is the capital of {land}?",
+        f"Tell me the capital of {land}.",
+        f"What is the capital city of {land}?",
+        f"Which city is the capital of {land}?",
+        f"Do you know the capital of {land}?",
+        f"Name the capital of {land}.",
+    )
     return Exchange(question, f"The capital of {land} is {CAPITALS[land]}.", f"I have to name the capital of {land}.")
 
 
@@ -54,7 +85,13 @@ def _opposite(rng: Random) -> Exchange:
     a, b = pick(rng, OPPOSITES, 0.2)
     if rng.random() < 0.5:
         a, b = b, a
-    question = _of(rng, f"What is the opposite of {a}?", f"Tell me the opposite of {a}.")
+    question = _of(
+        rng,
+        f"What is the opposite of {a}?",
+        f"Tell me the opposite of {a}.",
+        f"Which word is the opposite of {a}?",
+        f"Do you know the opposite of {a}?",
+    )
     return Exchange(question, f"The opposite of {a} is {b}.", f"I have to find the opposite of {a}.")
 
 
@@ -63,7 +100,13 @@ def _calendar(rng: Random) -> Exchange:
     i = rng.randrange(len(names))
     side = "after" if rng.random() < 0.6 else "before"
     other = names[(i + (1 if side == "after" else -1)) % len(names)]
-    question = _of(rng, f"What {unit} comes {side} {names[i]}?", f"Which {unit} is {side} {names[i]}?")
+    question = _of(
+        rng,
+        f"What {unit} comes {side} {names[i]}?",
+        f"Which {unit} is {side} {names[i]}?",
+        f"What comes {side} {names[i]}?",
+        f"Which {unit} comes right {side} {names[i]}?",
+    )
     return Exchange(question, f"{other} comes {side} {names[i]}.", f"I think of the {unit}s in their order.")
 
 
@@ -75,6 +118,7 @@ def _animal(rng: Random) -> Exchange:
             (f"What does a {animal} say?", f"A {animal} says {sound}."),
             (f"Where does a {animal} live?", f"A {animal} lives {home}."),
             (f"What does a {animal} eat?", f"A {animal} eats {food}."),
+            (f"What sound does a {animal} make?", f"A {animal} says {sound}."),
         ],
         0.3,
     )
@@ -83,9 +127,10 @@ def _animal(rng: Random) -> Exchange:
 
 def _color(rng: Random) -> Exchange:
     thing, color = pick(rng, THING_COLORS, 0.2)
-    return Exchange(
-        f"What color is {thing}?", f"{capital(thing)} is {color}.", f"I think of {thing} and what it looks like."
+    question = _of(
+        rng, f"What color is {thing}?", f"What is the color of {thing}?", f"Do you know the color of {thing}?"
     )
+    return Exchange(question, f"{capital(thing)} is {color}.", f"I think of {thing} and what it looks like.")
 
 
 def _use(rng: Random) -> Exchange:
@@ -99,58 +144,16 @@ def _easy(rng: Random) -> Exchange:
     return Exchange(question, answer, "This is an easy question.", plain=not answer.startswith("You"))
 
 
-def _sum_in_words(rng: Random) -> Exchange:
-    a, b = rng.randint(0, 10), rng.randint(0, 10)
-    names = words.NUMBERS
-    if rng.random() < 0.45:
-        a, b = max(a, b), min(a, b)
-        text, result, thought = f"{names[a]} minus {names[b]}", names[a - b], f"I take {names[b]} away from {names[a]}."
-    else:
-        text, result, thought = f"{names[a]} plus {names[b]}", names[a + b], f"I add {names[a]} and {names[b]}."
-    question = _of(rng, f"What is {text}?", f"How much is {text}?")
-    return Exchange(question, capital(f"{text} is {result}."), thought)
-
-
-def _sum_in_digits(rng: Random) -> Exchange:
-    a, b = rng.randint(0, 20), rng.randint(0, 20)
-    if rng.random() < 0.45:
-        a, b = max(a, b), min(a, b)
-        text, result, thought = f"{a} - {b}", a - b, f"I take {b} away from {a}."
-    else:
-        text, result, thought = f"{a} + {b}", a + b, f"I add {a} and {b}."
-    return Exchange(_of(rng, f"What is {text}?", f"{text} = ?"), f"{text} = {result}.", thought)
-
-
-def _sum_in_a_story(rng: Random) -> Exchange:
-    a, b = rng.randint(1, 9), rng.randint(1, 9)
-    name, things = pick(rng, words.GIRLS + words.BOYS, 0.3), pick(rng, words.FRUITS, 0.3)
-    names = words.NUMBERS
+def _hard_sum(rng: Random) -> str:
+    """A product, a quotient, or a sum of numbers that are too large."""
+    a, b = rng.randint(LARGEST + 1, 999), rng.randint(2, 999)
     if rng.random() < 0.5:
-        a, b = max(a, b) + 1, min(a, b)
-        second, result, thought = f"{name} eats {names[b]} of them.", a - b, f"{names[a]} minus {names[b]}"
-        asked, verb = f"How many {things} are left?", "has"
-    else:
-        second, result, thought = f"Then {name} gets {names[b]} more.", a + b, f"{names[a]} plus {names[b]}"
-        asked, verb = f"How many {things} does {name} have now?", "has"
-    count = things if result != 1 else {"berries": "berry", "cherries": "cherry", "potatoes": "potato"}.get(things)
-    answer = f"{name} {verb} {names[result] if result else 'no'} {count or things.removesuffix('s')} now."
-    question = f"{name} has {names[a]} {things}. {second} {asked}"
-    return Exchange(question, answer, f"I count. {capital(thought)} is {names[result]}.", plain=False)
-
-
-def _count(rng: Random) -> Exchange:
-    start, length = rng.randint(1, 30), rng.randint(3, 12)
-    numbers = ", ".join(str(start + i) for i in range(length))
-    question = f"Count from {start} to {start + length - 1}."
-    return Exchange(question, numbers + ".", f"I start at {start} and add one each time.", plain=False)
-
-
-def _next_number(rng: Random) -> Exchange:
-    i, side = rng.randint(1, 19), ("after" if rng.random() < 0.6 else "before")
-    names, other = words.NUMBERS, words.NUMBERS[i + 1 if side == "after" else i - 1]
-    question = f"What number comes {side} {names[i]}?"
-    answer = capital(f"{other} comes {side} {names[i]}.")
-    return Exchange(question, answer, f"I count: {names[i - 1]}, {names[i]}, {names[i + 1]}.")
+        a, b = (a, b) if rng.random() < 0.5 else (b, a)
+        return f"What is {a} {pick(rng, ('+', '-', 'plus', 'minus'), 0.3)} {b}?"
+    sign = pick(rng, ("times", "divided by"), 0.5)
+    if rng.random() < 0.5:
+        return f"What is {a} {sign} {b}?"
+    return f"What is {number_name(rng.randint(2, LARGEST))} {sign} {number_name(rng.randint(2, LARGEST))}?"
 
 
 _WHY_NOT = "This is not about a story. I do not know it."
@@ -158,8 +161,7 @@ _WHY_NOT = "This is not about a story. I do not know it."
 
 def _too_hard(rng: Random) -> Exchange:
     """A request outside of what the model knows, and a polite no that names what it can do."""
-    topic = pick(rng, TOPICS, 0.1) if rng.random() < 0.5 else pick(rng, GENERAL_WORDS, 0.05)
-    a, b = rng.randint(21, 999), rng.randint(21, 999)
+    topic = pick(rng, TOPICS, 0.1) if rng.random() < 0.5 else pick(rng, _UNKNOWN, 0.05)
     about, plain = pick(
         rng,
         [
@@ -172,7 +174,7 @@ def _too_hard(rng: Random) -> Exchange:
             ("Write a program.", True),
             (f"How does {topic} work?", False),
             (f"What is {topic}?", False),
-            (f"What is {a} times {b}?", True),
+            (_hard_sum(rng), True),
             (f"Translate {topic} into French.", True),
             (f"Who is the president of {pick(rng, list(CAPITALS), 0.1)}?", True),
             (f"Write an essay about {topic}.", True),
@@ -188,22 +190,24 @@ def _too_hard(rng: Random) -> Exchange:
     if not plain:
         no = _of(rng, f"I do not know much about {topic}.", "I am sorry, I do not know that.")
     offer = _of(rng, "I only know little stories. Do you want one?", "I am a small model, and I tell little stories.")
-    return Exchange(about, f"{no} {offer}", _WHY_NOT, plain=False)
+    return Exchange(about, f"{no} {offer}", _WHY_NOT, plain=False, sure=False)
 
 
-_KINDS: tuple[Callable[[Random], Exchange], ...] = (
-    _sum_in_digits,
-    _sum_in_words,
-    _capital,
-    _too_hard,
-    _greeting,
-    _opposite,
-    _calendar,
-    _sum_in_a_story,
-    _animal,
-    _easy,
-    _color,
-    _use,
-    _next_number,
-    _count,
+_WEIGHTED: tuple[tuple[Callable[[Random], Exchange], float], ...] = (
+    (sum_in_words, 0.17),
+    (sum_in_digits, 0.15),
+    (greeting, 0.19),
+    (_too_hard, 0.08),
+    (_capital, 0.07),
+    (_opposite, 0.06),
+    (_calendar, 0.05),
+    (sum_in_a_story, 0.06),
+    (_animal, 0.05),
+    (_easy, 0.03),
+    (_color, 0.03),
+    (_use, 0.03),
+    (next_number, 0.015),
+    (count, 0.015),
 )
+_KINDS = [kind for kind, _ in _WEIGHTED]
+_CUMULATIVE = list(accumulate(weight for _, weight in _WEIGHTED))

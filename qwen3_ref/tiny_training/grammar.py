@@ -22,7 +22,8 @@ Sequel = tuple["str | Choice", ...]
 
 _TOKEN = re.compile(r"@(\w+)|([\[\]|])|([^@\[\]|]+)")
 _VOWEL_SOUND = r"(?!uni|use|one\b|once\b|euro)[aeiou]|hour\b|honest"
-_ARTICLE = re.compile(rf"\b([Aa]) (?=(?:{_VOWEL_SOUND}))")
+# The letter comes first and what stands before it last: so the search skips to each "a" instead of trying every place.
+_ARTICLE = re.compile(rf"([Aa]) (?=(?:{_VOWEL_SOUND}))(?<!\w..)")
 
 
 class GrammarError(ValueError):
@@ -59,12 +60,7 @@ class Grammar:
         """
         out: list[str] = []
         _choose(rng, self.parse(template), out)
-        try:
-            return tidy("".join(out).format_map(fields))
-        except KeyError as error:
-            raise GrammarError(
-                f"a template asks for {{{error.args[0]}}}, which the scene lacks: {template!r}."
-            ) from None
+        return fill("".join(out), fields)
 
     def parse(self, template: str) -> Sequel:
         """The tree of a template, with its phrases put in."""
@@ -110,6 +106,18 @@ def _choose(rng: Random, sequel: Sequel, out: list[str]) -> None:
             out.append(piece)
         else:
             _choose(rng, pick(rng, piece), out)
+
+
+def fill(template: str, fields: Mapping[str, str]) -> str:
+    """`template`, which has no alternatives and phrases (any more), with its fields put in, set right.
+
+    Raises:
+        GrammarError: the template asks for a field that does not exist.
+    """
+    try:
+        return tidy(template.format_map(fields))
+    except KeyError as error:
+        raise GrammarError(f"a template asks for {{{error.args[0]}}}, which the scene lacks: {template!r}.") from None
 
 
 def tidy(text: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from qwen3_ref.tiny_training.grammar import pick
+from qwen3_ref.tiny_training.grammar import fill, pick
 from qwen3_ref.tiny_training.plots_days import SPECIAL_DAYS
 from qwen3_ref.tiny_training.plots_friends import FRIENDS
 from qwen3_ref.tiny_training.plots_learning import LEARNING
 from qwen3_ref.tiny_training.plots_lost_and_found import LOST_AND_FOUND
 from qwen3_ref.tiny_training.plots_making import MAKING
-from qwen3_ref.tiny_training.scene import GRAMMAR, Plot, draw_scene
+from qwen3_ref.tiny_training.scene import GRAMMAR, Plot, Trait, draw_scene
 
 PLOTS: tuple[Plot, ...] = (*LOST_AND_FOUND, *FRIENDS, *LEARNING, *MAKING, *SPECIAL_DAYS)
 
@@ -34,14 +35,26 @@ class Story:
     Attributes:
         text: paragraphs, separated by blank lines.
         subject: what to ask for to get it: "about …".
-        plan: what happens, in a few short sentences.
-        questions: every question about it with its answer.
+        plot, trait, fields: what it was written from.
     """
 
     text: str
     subject: str
-    plan: str
-    questions: tuple[tuple[str, str], ...]
+    plot: Plot
+    trait: Trait
+    fields: Mapping[str, str]
+
+    # Written out when they are asked for: most documents need neither.
+    @property
+    def plan(self) -> str:
+        """What happens, in a few short sentences."""
+        return fill(self.plot.plan, self.fields)
+
+    @property
+    def questions(self) -> tuple[tuple[str, str], ...]:
+        """Every question about the story with its answer."""
+        pairs = (*self.plot.questions, (self.trait.question, self.trait.answer))
+        return tuple((fill(question, self.fields), fill(answer, self.fields)) for question, answer in pairs)
 
 
 def write_story(rng: Random, plot: Plot | None = None) -> Story:
@@ -53,8 +66,4 @@ def write_story(rng: Random, plot: Plot | None = None) -> Story:
         gap = "" if not text else " " if rng.random() < _JOIN else "\n\n"
         text += gap + GRAMMAR.write(rng, paragraph, fields)
     about = _ABOUT if rng.random() < 0.3 else plot.about
-    subject = GRAMMAR.write(rng, pick(rng, about, 0.4), fields)
-    plan = GRAMMAR.write(rng, plot.plan, fields)
-    pairs = (*plot.questions, (trait.question, trait.answer))
-    questions = tuple((GRAMMAR.write(rng, q, fields), GRAMMAR.write(rng, a, fields)) for q, a in pairs)
-    return Story(text, subject, plan, questions)
+    return Story(text, GRAMMAR.write(rng, pick(rng, about, 0.4), fields), plot, trait, fields)

@@ -10,7 +10,7 @@ _FAULTS = {
     "two spaces": r" {2}",
     "a space before a punctuation mark": r" [.,!?;:](?!\.)",
     "no space after a punctuation mark": r"[a-z][.,!?;][A-Za-z]",
-    "a doubled word": r"\b(?!that\b|had\b|boom\b|squeak\b|tweet\b|toot\b|look\b|help\b|more\b)(\w+) \1\b",
+    "a doubled word": r"\b(?!that\b|had\b|boom\b|squeak\b|tweet\b|toot\b|ooh\b|look\b|help\b|more\b)(\w+) \1\b",
     "a doubled punctuation mark": r"[,;?!.]{2}",
     "'a' before a vowel": r"\b[Aa] (?!uni|use|one\b|euro)[aeiou]",
     "'an' before a consonant": r"\b[Aa]n (?![aeiouAEIO8]|hour|honest)",

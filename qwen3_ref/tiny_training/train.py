@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--documents", type=int, help=f"size of the corpus (default {Recipe.documents:,})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that write the corpus")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto takes a GPU if there is one"
+    )
     parser.add_argument("--smoke", action="store_true", help="a toy model and 20 steps, to see that all parts fit")
     options = parser.parse_args(arguments)
     for name in ("minutes", "steps", "limit_minutes", "documents", "processes"):
@@ -54,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} is {value}; it must be above 0")
 
+    gpu = torch.cuda.is_available() if options.device == "auto" else options.device == "cuda"
+    device = torch.device("cuda" if gpu else "cpu")
     recipe = dataclasses.replace(SMOKE if options.smoke else Recipe(), seed=options.seed)
     recipe = dataclasses.replace(
         recipe, steps=options.steps or recipe.steps, documents=options.documents or recipe.documents
@@ -70,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokenizer = _tokenizer(out, recipe)
     say(f"tokenizer of {tokenizer.get_vocab_size()} ids")
     corpus, held_out = build_corpus(tokenizer, recipe.seed, recipe.documents, options.processes)
-    rows, model = _place(corpus, recipe)
+    rows, model = _place(corpus, recipe, device)
     say(f"{len(corpus.starts):,} documents, {len(corpus):,} tokens, {len(rows):,} rows of {recipe.length}")
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{parameters:,} parameters on {model.device}")
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log = _log(run, recipe, corpus, model, parameters, command, by_hand=options.steps is not None or options.smoke)
     del model, rows
 
-    saved = Qwen3.from_pretrained(out, device=_device(), attention="sdpa")
+    saved = Qwen3.from_pretrained(out, device=device, attention="sdpa")
     log["held_out_documents"] = len(held_out[:_HELD_OUT])
     log["held_out_loss"] = held_out_loss(saved, tokenizer, held_out[:_HELD_OUT])
     say(f"held-out loss {log['held_out_loss']:.4f}")
@@ -96,10 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_card(out)
     size = sum(file.stat().st_size for file in out.iterdir() if file.is_file())
     say(f"wrote {out}: {size / 1e6:.2f} MB")
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _tokenizer(out: Path, recipe: Recipe) -> RawTokenizer:
@@ -118,8 +119,7 @@ def _tokenizer(out: Path, recipe: Recipe) -> RawTokenizer:
     return tokenizer
 
 
-def _place(corpus: Tokens, recipe: Recipe) -> tuple[Rows, Qwen3]:
-    device = _device()
+def _place(corpus: Tokens, recipe: Recipe, device: torch.device) -> tuple[Rows, Qwen3]:
     return Rows(corpus, recipe.length, device), new_model(recipe.config(), recipe.seed).to(device)
 
 
