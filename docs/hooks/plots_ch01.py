@@ -87,6 +87,12 @@ def _tables(results: Results) -> str:
                 without = _time(fair[0]) if fair else "–"  # float32 never goes to cuDNN
                 figures = (_time(ours), _time(theirs), without, _us(ours["floor_us"]), f"{ours['floor_fraction']:.1%}")
                 lines.append(f"| {title} | {' | '.join(figures)} |")
+    lines += [
+        "",
+        "*Without cuDNN* is transformers with cuDNN's attention kept out, as ours does. Each length is timed after a first",
+        "call, which is where cuDNN plans: a prompt of a new length pays for that once, a growing cache in every step.",
+        "What it plans is the faster kernel for long prompts, and there we lose.",
+    ]
     rates = {
         (case["step"] or case["variant"], case["shape"]["new_tokens"]): case["tok_s"]["median"]
         for case in results["cases"]
