@@ -63,7 +63,24 @@ Where a solid line runs flat, far above its floor, the GPU waits for the next la
 Qwen3-0.6B could be. Full circles: where plain PyTorch is.
 """,
         "tables": _tables(results),
+        "cudnn": f"""\
+| {gpu}, {ours["dtype"]} | transformers as it comes | transformers, no cuDNN | ours, no cuDNN |
+|---|---:|---:|---:|
+{_cudnn_rows(results)}
+""",
     }
+
+
+def _cudnn_rows(results: Results) -> str:
+    rows = []
+    for op, size, lengths in (("decode", "context", (128, 8192)), ("prefill", "tokens", (128, 8192, 32768))):
+        for length in lengths:
+            three = (_cases(results, op, who) for who in ("transformers", "transformers_no_cudnn", "ours"))
+            found = [next((c for c in cases if c["shape"].get(size) == length and c["shape"]["model"] == "0.6B"), None)
+                     for cases in three]  # fmt: skip
+            if all(found):
+                rows.append(f"| {op}, {size} {length:,} | " + " | ".join(_time(c) for c in found if c) + " |")
+    return "\n".join(rows)
 
 
 def _tables(results: Results) -> str:
@@ -89,8 +106,8 @@ def _tables(results: Results) -> str:
                 lines.append(f"| {title} | {' | '.join(figures)} |")
     lines += [
         "",
-        "*Without cuDNN* is transformers with cuDNN's attention kept out, as ours does. Each length is timed after a first",
-        "call, which is where cuDNN plans: a prompt of a new length pays for that once, a growing cache in every step.",
+        "*Without cuDNN* is transformers with cuDNN's attention kept out, as ours does. Each length is timed after one",
+        "call, in which cuDNN plans: a prompt of a new length pays for that once, a growing cache in every step.",
         "What it plans is the faster kernel for long prompts, and there we lose.",
     ]
     rates = {

@@ -1,9 +1,10 @@
-"""docs/results/<gpu>/<chapter>.json → the figures of a lesson and the passages of its text that hold measured numbers.
+"""docs/results/<gpu>/<chapter>.json → figures, and the passages of lessons and pages that hold measured numbers.
 
-    python docs/hooks/results.py sync            write chapters/*/figures/*.svg and the passages in chapters/*/README.md
+    python docs/hooks/results.py sync            write chapters/*/figures/*.svg and the passages
     python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
 
-A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->`. No measured number is typed by hand.
+A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->`, in a lesson or a page of docs/; the page
+says from which chapter, as in `ch01/NAME`. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
 without any measurement; `texts(results)` gives Markdown by passage.
 """
@@ -25,7 +26,9 @@ from docs.hooks import ROOT
 
 MAIN_GPU = "h200"
 _PASSAGE = re.compile(
-    r"(?P<head><!-- results: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end of results -->)", re.DOTALL
+    r"(?P<head><!-- results: (?:ch(?P<chapter>\d\d)/)?(?P<name>[\w-]+) -->\n)"
+    r"(?P<body>.*?)(?P<tail><!-- end of results -->)",
+    re.DOTALL,
 )
 _NOTHING = "*No measurement is in the repository yet: `make bench-chapter {number}` on a GPU writes one.*\n"
 
@@ -41,6 +44,7 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         ResultsError: a lesson has a passage that its plots module does not know.
     """
     files: dict[Path, str] = {}
+    texts: dict[str, dict[str, str] | None] = {}
     for module in sorted((root / "docs" / "hooks").glob("plots_ch[0-9][0-9].py")):
         number = module.stem.removeprefix("plots_ch")
         chapter = next((root / "chapters").glob(f"ch{number}_*"))
@@ -48,9 +52,9 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         show = importlib.import_module(f"docs.hooks.{module.stem}")
         figures = show.counted() | (show.plots(results) if results is not None else {})
         files |= {chapter / "figures" / name: text for name, text in figures.items()}
-        texts = show.texts(results) if results is not None else None
-        lesson = chapter / "README.md"
-        files[lesson] = _filled(lesson, int(number), texts)
+        texts[number] = show.texts(results) if results is not None else None
+        files[chapter / "README.md"] = _filled(chapter / "README.md", texts, number)
+    files |= {page: _filled(page, texts) for page in sorted((root / "docs").glob("*.md"))}
     return files
 
 
@@ -65,18 +69,23 @@ def _load(root: Path, chapter: str) -> dict[str, Any] | None:
     return results
 
 
-def _filled(lesson: Path, number: int, texts: dict[str, str] | None) -> str:
+def _filled(page: Path, texts: dict[str, dict[str, str] | None], number: str = "") -> str:
+    """`page` with its passages as they must be; `number` is of the chapter whose lesson it is."""
+
     def passage(match: re.Match[str]) -> str:
-        if texts is None:
-            body = _NOTHING.format(number=number)
-        elif match["name"] in texts:
-            body = texts[match["name"]]
+        chapter, name = match["chapter"] or number, match["name"]
+        if chapter not in texts:
+            raise ResultsError(f"{page}: the passage {name!r} names no chapter with results; write it as ch01/{name}.")
+        known = texts[chapter]
+        if known is None:
+            body = _NOTHING.format(number=int(chapter))
+        elif name in known:
+            body = known[name]
         else:
-            known = ", ".join(texts)
-            raise ResultsError(f"{lesson}: there are no results named {match['name']!r}; there are {known}.")
+            raise ResultsError(f"{page}: there are no results named {name!r}; there are {', '.join(known)}.")
         return f"{match['head']}\n{body}\n{match['tail']}"
 
-    return _PASSAGE.sub(passage, lesson.read_text(encoding="utf-8"))
+    return _PASSAGE.sub(passage, page.read_text(encoding="utf-8"))
 
 
 def sync(check: bool = False, root: Path = ROOT) -> list[Path]:

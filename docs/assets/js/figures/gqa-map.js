@@ -128,17 +128,16 @@
       KINDS.forEach((kind, index) => {
         const y = 26 + index * row;
         const bytes = inAll(kind, state.tokens);
-        const text = `${size(bytes)}`;
         const cls = kind === state.kind ? "chosen" : "";
         const bar = narrow ? y + 18 : y;
         node.append(svg("rect", { x: left, y: bar, width: right - left, height: 16, rx: 3, class: "track" }),
           svg("rect", { x: left, y: bar, width: Math.max(1, x(bytes) - left), height: 16, rx: 3, class: `bar ${cls}` }),
           label(kind.name, narrow ? left : left - 10, y + 12.5, narrow ? "start" : "end", cls),
-          label(text, narrow ? right : right + 10, y + 12.5, narrow ? "end" : "start", `amount ${cls}`));
+          label(size(bytes), narrow ? right : right + 10, y + 12.5, narrow ? "end" : "start", `amount ${cls}`));
       });
       const bottom = 26 + KINDS.length * row;
       node.append(svg("line", { x1: line, y1: 18, x2: line, y2: bottom - 6, class: "weights" }),
-        label(`all weights, ${size(WEIGHTS)}`, line, 12, narrow ? "start" : "middle", "small weights-name"),
+        label(`all weights, ${size(WEIGHTS)}`, line, 12, narrow ? "start" : "middle", "small"),
         label("0", left, bottom + 8, "start", "small"), label(size(limit), right, bottom + 8, "end", "small"),
         label(`KV cache of all ${LAYERS} layers, bf16`, (left + right) / 2, bottom + 8, "middle", "small"));
       return bottom + 14;

@@ -41,7 +41,7 @@
     const state = { i: 14, m: 9, n: 4 };
     const status = speaker();
 
-    const dial = canvas({ class: "rope-dial", role: "img", "aria-label": "The pair of the query and of the key, turned by their positions" }, drawDial);
+    const dial = canvas({ role: "img", "aria-label": "The pair of the query and of the key, turned by their positions" }, drawDial);
     const hands = canvas({
       class: "rope-hands", tabindex: 0, role: "slider", "aria-label": "Pair i", "aria-valuemin": 0, "aria-valuemax": PAIRS - 1,
     }, drawHands);
