@@ -235,6 +235,9 @@ def main(arguments: list[str]) -> int:
     except SetupError as error:
         print(f"make: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # a read-only checkout, a full disk
+        print(f"make: {root / '.venv'} could not be made: {error}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nmake: the set-up was interrupted; the next command begins it again.", file=sys.stderr)
         return 130

@@ -189,14 +189,19 @@ def _refuse_unsupported(data: dict[str, Any]) -> None:
     need(model_type == "qwen3", "model_type", model_type, "'qwen3' (dense; no mixture of experts, no vision)")
     need(data.get("hidden_act", "silu") == "silu", "hidden_act", data.get("hidden_act"), "'silu'")
     need(not data.get("attention_bias"), "attention_bias", data.get("attention_bias"), "projections without a bias")
-    need(not data.get("use_sliding_window"), "use_sliding_window", True, "full attention in every layer")
+    sliding = data.get("use_sliding_window")
+    need(not sliding, "use_sliding_window", sliding, "full attention in every layer")
     kinds = data.get("layer_types") or []
     full = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
     need(full, "layer_types", kinds, "a list of 'full_attention' for every layer")
     # transformers 5's `rope_parameters` may hold theta alone; transformers 4's `rope_scaling` always means a scaling.
     for name, unnamed in (("rope_parameters", "default"), ("rope_scaling", None)):
         rope = data.get(name)
-        plain = not rope or (isinstance(rope, dict) and rope.get("rope_type", rope.get("type", unnamed)) == "default")
+        plain = not rope or (
+            isinstance(rope, dict)
+            and rope.get("rope_type", rope.get("type", unnamed)) == "default"
+            and not any(isinstance(value, dict) for value in rope.values())  # one RoPE for each kind of layer
+        )
         need(plain, name, rope, "plain RoPE (null, or rope_type 'default')")
     quantised = data.get("quantization_config")
     need(quantised is None, "quantization_config", quantised, "unquantised checkpoints (bfloat16, float16, float32)")

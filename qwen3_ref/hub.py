@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qwen3_ref.config import ConfigError, Qwen3Config
+from qwen3_ref.weights import INDEX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
@@ -30,7 +31,6 @@ PROBE_SECONDS = 4.0
 
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SIDE_FILES = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.json")
 _NEEDED = ("config.json", "tokenizer.json")
 
@@ -138,8 +138,8 @@ def _cached(repo: str) -> Path | None:
     config = path("config.json")
     if config is None or any(path(name) is None for name in _NEEDED):
         return None
-    if path(_SINGLE) is None:
-        index = path(_INDEX)
+    if path(WEIGHTS_FILE) is None:
+        index = path(INDEX_FILE)
         try:
             shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index else set()
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
@@ -201,14 +201,16 @@ def _wanted_files(repo: str, info: ModelInfo) -> dict[str, int]:
     """The files to fetch, weights last, with their sizes in bytes."""
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     missing = [name for name in _NEEDED if name not in sizes]
-    weights = [_SINGLE] if _SINGLE in sizes else sorted(name for name in sizes if _SHARD.fullmatch(name))
-    if _SINGLE not in sizes and (_INDEX not in sizes or not weights):
-        missing.append(_SINGLE)
+    weights = [WEIGHTS_FILE]
+    if WEIGHTS_FILE not in sizes:
+        weights = [INDEX_FILE, *sorted(name for name in sizes if _SHARD.fullmatch(name))]
+        if INDEX_FILE not in sizes or len(weights) == 1:
+            missing.append(WEIGHTS_FILE)
     if missing:
         raise HubError(
             f"{repo} holds no {' and no '.join(missing)}; choose a model in safetensors format with a tokenizer."
         )
-    side = [name for name in (*_SIDE_FILES, _INDEX) if name in sizes and (name != _INDEX or weights != [_SINGLE])]
+    side = [name for name in _SIDE_FILES if name in sizes]
     return {name: sizes[name] for name in ("config.json", *side, *weights)}
 
 

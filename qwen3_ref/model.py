@@ -22,6 +22,8 @@ AttentionKind = Literal["eager", "sdpa"]
 
 
 class RMSNorm(nn.Module):
+    """`functional.rms_norm` with the weight that it owns, `[size]`. `[..., size]` → `[..., size]`."""
+
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
@@ -33,7 +35,7 @@ class RMSNorm(nn.Module):
 
 # --8<-- [start:attention]
 class Attention(nn.Module):
-    """Grouped-query attention with a norm on every query and key head before RoPE."""
+    """Grouped-query attention with a norm on every query and key head before RoPE. `[b, t, d]` → `[b, t, d]`."""
 
     def __init__(self, config: Qwen3Config, layer: int, kind: AttentionKind) -> None:
         super().__init__()
@@ -62,6 +64,7 @@ class Attention(nn.Module):
     # --8<-- [end:attention_forward]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q: [b, Hq, t, D]` over the `s` keys up to its last token, `k, v: [b, Hkv, s, D]` → `[b, Hq, t, D]`."""
         t, s = q.shape[2], k.shape[2]
         if self.kind == "eager":
             mask = F.causal_mask(t, s, q.device) if t > 1 else None  # one query may read every key
@@ -77,6 +80,8 @@ class Attention(nn.Module):
 
 # --8<-- [start:layer]
 class MLP(nn.Module):
+    """SwiGLU between projections up and down. `[b, t, d]` → `[b, t, d]`."""
+
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -164,7 +169,11 @@ class Qwen3(nn.Module):
 
     @classmethod
     def from_weights(cls, config: Qwen3Config, weights: dict[str, Tensor], attention: AttentionKind = "eager") -> Qwen3:
-        """A model that owns the given tensors (no copy), ready for inference."""
+        """A model that owns the given tensors (no copy), ready for inference.
+
+        Raises:
+            RuntimeError: their names or shapes are not those of `weights.expected_shapes(config)`.
+        """
         with torch.device("meta"):  # no time is spent on initialising what is replaced at once
             model = cls(config, attention)
         model.load_state_dict(weights, assign=True)

@@ -110,17 +110,12 @@ class Sampler:
             ValueError: the logits hold a NaN, or no finite value.
         """
         logits = self.filtered(logits, history)
-        if self.params.greedy:
-            best = torch.argmax(logits)  # a NaN counts as the largest: it cannot hide
-            token, value = int(best), float(logits[best])
-        else:
-            value = float(logits.max())
-            token = -1
+        value = float(logits.max())  # a NaN counts as the largest: it cannot hide
         if not math.isfinite(value):
             raise ValueError(f"the largest logit is {value}; the model's weights or activations are broken.")
-        if not self.params.greedy:
-            token = int(torch.multinomial(logits.softmax(-1), 1, generator=self._random))
-        return token
+        if self.params.greedy:
+            return int(logits.argmax())
+        return int(torch.multinomial(logits.softmax(-1), 1, generator=self._random))
 
     def filtered(self, logits: Tensor, history: Iterable[int] = ()) -> Tensor:
         """Logits after penalty, temperature and filters; dropped tokens are −inf. `[V]` → `[V]`."""

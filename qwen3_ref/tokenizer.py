@@ -122,7 +122,8 @@ class Tokenizer:
                 **self._special_tokens,
             )
         except Exception as error:  # the template is a program of the checkpoint's author: it may raise anything
-            raise TokenizerError(f"the chat template refuses these messages: {error}.") from None
+            reason = str(error).rstrip(".")
+            raise TokenizerError(f"the chat template refuses these messages: {reason}.") from None
 
 
 class TextStream:

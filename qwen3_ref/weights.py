@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from qwen3_ref.config import Qwen3Config
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+WEIGHTS_FILE = "model.safetensors"
 
 
 class CheckpointError(ValueError):
@@ -62,7 +62,7 @@ def load_weights(
     for path, names in _files(directory).items():
         shapes = _shapes_in(path)
         if names is not None and (absent := sorted(names - shapes.keys())):
-            raise CheckpointError(f"{directory / _INDEX} places {_some(absent)} in {path.name}, which lacks it.")
+            raise CheckpointError(f"{directory / INDEX_FILE} places {_some(absent)} in {path.name}, which lacks it.")
         for name, shape in shapes.items():
             if names is None or name in names or name not in found:  # a copy that the index places elsewhere never wins
                 found[name] = (path, shape)
@@ -107,11 +107,11 @@ def save_pretrained(directory: str | Path, model: nn.Module) -> None:
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     text = json.dumps(dict(sorted({**config.to_dict(), "torch_dtype": dtype}.items())), indent=2) + "\n"
 
-    temporary = directory / f".{_SINGLE}.{os.getpid()}"
+    temporary = directory / f".{WEIGHTS_FILE}.{os.getpid()}"
     try:
         save_file(tensors, temporary, metadata={"format": "pt"})
-        temporary.chmod(0o644)
-        temporary.replace(directory / _SINGLE)
+        temporary.chmod(0o644)  # safetensors lets only the owner read
+        temporary.replace(directory / WEIGHTS_FILE)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(directory / "config.json")
     finally:
@@ -120,11 +120,11 @@ def save_pretrained(directory: str | Path, model: nn.Module) -> None:
 
 def _files(directory: Path) -> dict[Path, set[str] | None]:
     """The safetensors files of a checkpoint; for sharded ones with the tensors that the index places in each."""
-    index = directory / _INDEX
-    if (directory / _SINGLE).exists():
-        return {directory / _SINGLE: None}
+    index = directory / INDEX_FILE
+    if (directory / WEIGHTS_FILE).exists():
+        return {directory / WEIGHTS_FILE: None}
     if not index.exists():
-        raise CheckpointError(f"{directory} holds neither {_SINGLE} nor {_INDEX}; one of them must be there.")
+        raise CheckpointError(f"{directory} holds neither {WEIGHTS_FILE} nor {INDEX_FILE}; one of them must be there.")
     try:
         weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files: dict[Path, set[str] | None] = {}
@@ -159,6 +159,8 @@ def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _broken(path: Path, error: Exception) -> str:
+    if path.exists() and not os.access(path, os.R_OK):  # of which safetensors says that there is no such file
+        return f"{path} cannot be read: permission denied."
     return f"{path} is not a whole safetensors file ({error}); it may be cut short, so download or copy it again."
 
 

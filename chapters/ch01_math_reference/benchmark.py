@@ -95,14 +95,12 @@ def phases(report: Report, model: Qwen3, name: str, prompts: tuple[int, ...], co
     peers = {"transformers": TransformersPeer(model)}
     if report.device.type == "cuda" and model.dtype != torch.float32:  # where PyTorch may choose cuDNN
         peers["transformers_no_cudnn"] = TransformersPeer(model, cudnn=False)
-    for phase, lengths in ((_prefill, prompts), (_decode, contexts)):
+    for phase, measure, lengths in (("prefill", _prefill, prompts), ("decode", _decode, contexts)):
         for length in lengths:
             try:
-                phase(report, model, peers, name, length)
+                measure(report, model, peers, name, length)
             except torch.OutOfMemoryError:
-                report.note(
-                    f"{name}: {phase.__name__[1:]} of {length} tokens is left out, the device's memory is full."
-                )
+                report.note(f"{name}: {phase} of {length} tokens is left out, the device's memory is full.")
                 torch.cuda.empty_cache()
 
 

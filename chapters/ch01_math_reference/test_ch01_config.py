@@ -147,6 +147,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (changed(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope_scaling is .*yarn.*plain RoPE"),
     (changed(rope_scaling={"type": "linear", "factor": 2.0}), "rope_scaling is .*linear.*plain RoPE"),
     (changed(rope_parameters={"rope_type": "yarn"}), "rope_parameters is .*yarn.*plain RoPE"),
+    (
+        changed(rope_parameters={"full_attention": {"rope_theta": 1e4}}),
+        "rope_parameters is .*full_attention.*plain RoPE",
+    ),
     (changed(quantization_config={"quant_method": "awq"}), "quantization_config is .*awq.*unquantised"),
     (without("vocab_size", "hidden_size"), "the keys vocab_size, hidden_size must be present"),
     (without("num_attention_heads"), "the key num_attention_heads must be present"),

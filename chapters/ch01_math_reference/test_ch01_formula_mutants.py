@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -210,14 +210,6 @@ def noticed_by() -> str | None:
         except AssertionError:
             return check.__name__
     return None
-
-
-@pytest.fixture(scope="module")
-def tally(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    caught: list[str] = []
-    yield caught
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(f"\n{len(caught)} of {len(MUTANTS)} formula mutants caught")
 
 
 def test_the_true_formulas_pass() -> None:

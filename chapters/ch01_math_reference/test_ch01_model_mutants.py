@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -146,14 +146,6 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
         for shape in ("group2-untied", "group4-theta1e4")
         for dtype in (torch.float32, torch.bfloat16)
     ]
-
-
-@pytest.fixture(scope="module")
-def tally(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    caught: list[str] = []
-    yield caught
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(f"\n{len(caught)} of {len(MUTANTS)} model mutants caught")
 
 
 def noticed(twins: list[Twins]) -> bool:

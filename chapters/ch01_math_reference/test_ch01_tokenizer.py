@@ -217,6 +217,12 @@ def test_a_template_that_fails_gives_a_sentence(directory: Path, template: str) 
         tokenizer.render_chat([{"role": "user", "content": "x"}])
 
 
+def test_a_refusal_ends_with_one_full_stop(directory: Path) -> None:
+    tokenizer = Tokenizer.from_pretrained(write_config(directory, chat_template="{{ raise_exception('No user.') }}"))
+    with pytest.raises(TokenizerError, match=r"refuses these messages: No user\.$"):
+        tokenizer.render_chat([{"role": "user", "content": "x"}])
+
+
 def test_a_missing_or_broken_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.json does not exist; a model directory must hold"):
         Tokenizer.from_pretrained(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -71,8 +71,3 @@ def make_twins(directory: Path, config: Qwen3Config, dtype: torch.dtype, seed: i
     theirs = Qwen3ForCausalLM.from_pretrained(directory, dtype="auto", attn_implementation="eager").eval()
     assert theirs.dtype == dtype
     return Twins(ours, theirs, directory)
-
-
-def without_stop_token(config: Qwen3Config) -> Qwen3Config:
-    """The config with no stop token, so that a generation always runs to its length."""
-    return replace(config, eos_token_ids=())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -191,24 +191,31 @@ def main(arguments: list[str] | None = None) -> int:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded: spinning threads steal busy cores
     try:
-        job = app(arguments, prog_name=_PROG, standalone_mode=False)  # --help gives an exit code in place of a job
+        with writing():  # --help writes here; it gives an exit code in place of a job
+            job = app(arguments, prog_name=_PROG, standalone_mode=False)
         code = run(job) if isinstance(job, Job) else int(job or 0)
         _flush()
         return code
     except BrokenPipeError:
-        _drop_stdout()  # the reader has what it wanted: `qwen-generate | head -1` is no failure
-        return 0
+        return 0  # the reader has what it wanted: `qwen-generate | head -1` is no failure
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        Output().error("interrupted.")
+        _complain("interrupted.")
         return _INTERRUPTED
     except Exception as error:
         if os.environ.get("QWEN_DEBUG") == "1":
             raise
         sentence, code = _explain(error)
-        Output().error(sentence)
-        _drop_stdout()
+        _complain(sentence)
         return code
+    finally:
+        _drop_unwritable(sys.stdout)
+        _drop_unwritable(sys.stderr)
+
+
+def _complain(sentence: str) -> None:
+    _drop_unwritable(sys.stdout)  # what it still holds would fail once more when `Output` takes it over
+    Output().error(sentence)
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -230,13 +237,13 @@ def _flush() -> None:
             sys.stdout.flush()
 
 
-def _drop_stdout() -> None:
-    """Points stdout to nowhere, so that the interpreter's last flush cannot fail with a traceback."""
-    if sys.stdout is None:
+def _drop_unwritable(stream: TextIO | None) -> None:
+    """Points a stream that cannot be written to nowhere: the interpreter's last flush would fail with exit code 120."""
+    if stream is None:
         return
     try:
-        sys.stdout.flush()
+        stream.flush()
     except (OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

@@ -92,7 +92,8 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
     def start(*arguments: str | bytes, environment: dict[str, str] | None = None, **options: object) -> object:
         variables = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "QWEN_"))},
+            # Without PYTHONUNBUFFERED: a stream that buffers fails later, and more than once.
+            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "QWEN_", "PYTHONUNBUFFERED"))},
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels"))),
             "HF_HOME": str(tmp_path / "hf"),
             "HF_ENDPOINT": "http://127.0.0.1:9",

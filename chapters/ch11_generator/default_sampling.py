@@ -8,6 +8,8 @@ from pathlib import Path
 from chapters.ch11_generator.errors import ModelError
 from qwen3_ref.sampling import SamplingParams
 
+_TOP_K_WHEN_ABSENT = 50  # of transformers' generate
+
 
 def default_sampling(path: Path) -> SamplingParams:
     """What the generation_config.json at `path` asks for, as Hugging Face reads it: greedy unless `do_sample`.
@@ -20,12 +22,14 @@ def default_sampling(path: Path) -> SamplingParams:
         penalty = float(data.get("repetition_penalty") or 1.0)
         if not data.get("do_sample"):
             return SamplingParams(repetition_penalty=penalty)
+        temperature, top_k = data.get("temperature"), data.get("top_k")
         return SamplingParams(
-            temperature=float(data.get("temperature", 1.0)),
-            top_k=int(data.get("top_k") or 0),
+            temperature=1.0 if temperature is None else float(temperature),
+            top_k=_TOP_K_WHEN_ABSENT if top_k is None else int(top_k),
             top_p=float(data.get("top_p") or 1.0),
             min_p=float(data.get("min_p") or 0.0),
             repetition_penalty=penalty,
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path} cannot be used: {error}") from None
+        reason = str(error).rstrip(".")
+        raise ModelError(f"{path} cannot be used: {reason}.") from None

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from chapters.ch11_generator.fake_hub import FakeHub
 from chapters.ch11_generator.generator import Generator
 from qwen3_ref.hub import DEFAULT_REPO, TINY_DIR
@@ -122,8 +124,17 @@ def test_bytes_that_are_no_text_are_a_sentence(command: Command) -> None:
     assert "the prompt is not valid text at character 3" in err
 
 
-def test_a_full_disk_behind_stdout_is_a_sentence(command: Command) -> None:
+@pytest.mark.parametrize("arguments", [["--quiet", "-n", "3"], ["--json", "-n", "3"], ["--help"]])
+def test_a_full_disk_behind_stdout_is_a_sentence(command: Command, arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        code, _, err = _end(command("--model", "tiny", "-n", "3", "--quiet", stdout=full))
+        code, _, err = _end(command("--model", "tiny", *arguments, stdout=full))
     assert code == 1
     assert err == "error: the text cannot be written to stdout: No space left on device.\n"
+
+
+def test_a_full_disk_behind_stderr_takes_the_remarks_and_not_the_text(command: Command) -> None:
+    with open("/dev/full", "wb") as full:
+        process = command("--model", "tiny", "-n", "3", stderr=full)
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert out.startswith(b"Once upon a time")

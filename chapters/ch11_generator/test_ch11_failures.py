@@ -99,12 +99,6 @@ def test_every_dtype_runs_on_a_cpu(endless_dir: Path, dtype: str) -> None:
     assert generator.weight_bytes == sum(p.nbytes for p in generator._engine.model.parameters())  # type: ignore
 
 
-def _break(directory: Path, file: str, contents: bytes | None) -> None:
-    (directory / file).unlink()
-    if contents is not None:
-        (directory / file).write_bytes(contents)
-
-
 @pytest.mark.parametrize(
     ("file", "contents", "words"),
     [
@@ -124,11 +118,15 @@ def test_a_broken_checkpoint_is_one_sentence(
 ) -> None:
     directory = tmp_path / "model"
     shutil.copytree(endless_dir, directory)
-    (directory / file).touch()
-    _break(directory, file, contents)
+    if contents is None:
+        (directory / file).unlink()
+    else:
+        (directory / file).write_bytes(contents)
     with pytest.raises(ModelError, match=words) as caught:
         Generator(directory, "cpu")
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+    assert not str(caught.value).endswith("..")
 
 
 def test_weights_cut_short_are_refused(endless_dir: Path, tmp_path: Path) -> None:
@@ -185,4 +183,8 @@ def test_default_sampling_is_read_as_hugging_face_reads_it(tmp_path: Path) -> No
     assert default_sampling(path) == GREEDY  # no do_sample
     path.write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1}')
     assert default_sampling(path) == SamplingParams(0.6, 20, 0.95, repetition_penalty=1.1)
+    path.write_text('{"do_sample": true, "temperature": null}')
+    assert default_sampling(path) == SamplingParams(1.0, 50)  # what transformers' generate fills in
+    path.write_text('{"do_sample": true, "top_k": 0}')
+    assert default_sampling(path) == SamplingParams(1.0, 0)
     assert not default_sampling(TINY_DIR / "generation_config.json").greedy

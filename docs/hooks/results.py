@@ -3,8 +3,8 @@
     python docs/hooks/results.py sync            write chapters/*/figures/*.svg and the passages
     python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
 
-A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->`, in a lesson or a page of docs/; the page
-says from which chapter, as in `ch01/NAME`. No measured number is typed by hand.
+A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson or a page of docs/, which
+says whose it is, as in `ch01/NAME`. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
 without any measurement; `texts(results)` gives Markdown by passage.
 """

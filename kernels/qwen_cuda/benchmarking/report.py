@@ -58,6 +58,7 @@ class Case:
         return ceilings.floor_us(self.bytes, self.flops, self.dtype)
 
     def to_dict(self, ceilings: Ceilings) -> dict[str, Any]:
+        """A case of schema 1: what was measured, and how far it is from what `ceilings` allow."""
         data: dict[str, Any] = {
             name: getattr(self, name) for name in ("op", "variant", "step", "shape", "dtype", "cache", "bytes", "flops")
         }

@@ -45,10 +45,6 @@ class Quantiles:
 
         return cls(at(0.1), at(0.5), at(0.9))
 
-    def scaled(self, factor: float) -> Quantiles:
-        """Every quantile times a positive factor."""
-        return Quantiles(self.p10 * factor, self.median * factor, self.p90 * factor)
-
     def rate(self, work: float) -> Quantiles:
         """`work` per unit of time, from quantiles of the time: the longest time is the lowest rate."""
         return Quantiles(work / self.p90, work / self.median, work / self.p10)
@@ -72,6 +68,8 @@ def alternate(
         calls_per_sample: calls between two readings of the clock, for functions too short to time alone.
     Returns:
         µs per call of each function.
+    Raises:
+        ValueError: a number of samples or calls is below 1, or `max_samples` below `min_samples`.
     """
     if min_samples < 1 or max_samples < min_samples or calls_per_sample < 1:
         raise ValueError(
@@ -93,25 +91,10 @@ def alternate(
 
 
 def measure(
-    call: Call,
-    device: torch.device,
-    *,
-    budget_s: float = 1.0,
-    min_samples: int = 5,
-    max_samples: int = 100,
-    warmup: int = 2,
-    calls_per_sample: int = 1,
+    call: Call, device: torch.device, *, budget_s: float = 1.0, min_samples: int = 5, warmup: int = 2
 ) -> Quantiles:
     """Times one function; µs per call. Arguments as in `alternate`."""
-    return alternate(
-        {"": call},
-        device,
-        budget_s=budget_s,
-        min_samples=min_samples,
-        max_samples=max_samples,
-        warmup=warmup,
-        calls_per_sample=calls_per_sample,
-    )[""]
+    return alternate({"": call}, device, budget_s=budget_s, min_samples=min_samples, warmup=warmup)[""]
 
 
 def _sample_cpu(call: Call, repeats: int, device: torch.device) -> float:

@@ -137,9 +137,7 @@ def nvcc(trial: bool, env: Mapping[str, str] = os.environ) -> Compiler | None:
         release = re.search(r"release (\d+\.\d+)", answer.stdout) if answer else None
         if release:
             command = [str(place), "-std=c++17"]
-            error = (
-                compiles(command, "__global__ void k() {}\nint main() { k<<<1, 1>>>(); }\n", ".cu") if trial else None
-            )
+            error = compiles(command, KERNEL, ".cu") if trial else None
             return Compiler(str(place), release[1], error)
     return None
 

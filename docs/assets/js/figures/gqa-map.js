@@ -87,7 +87,7 @@
       const [top, link, low] = [24, 24 + box, 24 + box + 62];
       const center = (index, count) => ((index + 0.5) * width) / count;
       node.append(label("query heads", 1, 13, "start"));
-      const name = label(`KV head${kind.kv > 1 ? "s" : ""}`, 1, low - 9, "start", "halo");
+      node.append(label(`KV head${kind.kv > 1 ? "s" : ""}`, 1, low + box + 35, "start")); // below its row: above it, the links would cross it
       const mine = readBy();
       const wide = Math.min(width / kind.kv - 3, 2 * box + 6);
       const order = Array.from({ length: HEADS }, (_, h) => h).sort((a, b) => (a === head) - (b === head)); // chosen link on top
@@ -113,8 +113,7 @@
           label(letters ? "K" : "", x - wide / 4, low + box / 2 + 4.5, "middle"), label(letters ? "V" : "", x + wide / 4, low + box / 2 + 4.5, "middle"),
           label(g, x, low + box + 17, "middle", "small")));
       }
-      node.append(name); // above the links, which it would cross
-      return low + box + 24;
+      return low + box + 42;
     }
 
     function drawBars(width, node) {
