@@ -245,6 +245,20 @@ def test_a_given_interpreter_is_told_which_modules_it_lacks() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_an_environment_that_cannot_be_written_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(root: Path, level: str) -> None:
+        raise PermissionError(13, "Permission denied", str(root / ".venv" / "ready.json"))
+
+    monkeypatch.setattr(environment, "ensure", refuse)
+    assert environment.main(["base"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("make: ")
+    assert ".venv could not be made: [Errno 13] Permission denied: " in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.skipif(bool(environment.missing(["ensurepip"])), reason="this Python cannot make virtual environments")
 def test_the_real_set_up_says_in_one_sentence_that_there_is_no_network(tmp_path: Path) -> None:
     shutil.copytree(SCRIPT.parent, tmp_path / ".ci", ignore=shutil.ignore_patterns("__pycache__"))

@@ -234,6 +234,13 @@ def test_an_empty_index_misses_everything(tmp_path: Path) -> None:
         load_weights(tmp_path, TIED, torch.float32)
 
 
+def test_a_file_that_may_not_be_read_is_not_called_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / FILE).mkdir()  # stands in for a file without permission, which root would read all the same
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(CheckpointError, match=rf"{FILE} cannot be read: permission denied\.$"):
+        load_weights(tmp_path, TIED, torch.float32)
+
+
 def test_a_directory_in_a_files_place_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(CheckpointError, match=rf"{FILE} is not a whole safetensors file"):

@@ -43,7 +43,7 @@
     const bars = canvas({ class: "gqa-bars", role: "img" }, drawBars);
     const context = slider({
       label: "tokens in the context", tone: "ink", min: 1, max: LONGEST, page: 1024,
-      say: (tokens) => `${tokens} tokens`, changed: (tokens) => { state.tokens = tokens; update(); },
+      say: (tokens) => `${tokens} token${tokens > 1 ? "s" : ""}`, changed: (tokens) => { state.tokens = tokens; update(); },
     });
     root.append(choice, map.node, context.node, bars.node, status.node);
 
