@@ -34,16 +34,18 @@ class KVCache:
 
     # --8<-- [start:append]
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes `k, v: [b, Hkv, t, D]` behind the tokens held; returns views of all, `[b, Hkv, length + t, D]`.
+        """Writes `k, v: [b, Hkv, t, D]` behind the tokens held.
 
-        `length` moves only with `advance`, once every layer has appended.
+        Returns views of all, `[b, Hkv, length + t, D]`. `length` moves only with `advance`,
+        once every layer has appended.
         Raises:
-            ValueError: the tokens do not fit, or have other sizes or another dtype; nothing is written.
+            ValueError: the tokens do not fit, or differ in sizes or dtype; nothing is written.
         """
         self._check_sizes(k, v)
         end = self.length + k.shape[2]
         if end > self.max_len:
-            raise ValueError(f"the KV cache holds {self.length} of {self.max_len} tokens; {k.shape[2]} more don't fit.")
+            held = f"the KV cache holds {self.length} of {self.max_len} tokens"
+            raise ValueError(f"{held}; {k.shape[2]} more don't fit.")
         self.k[layer, :, :, self.length : end] = k
         self.v[layer, :, :, self.length : end] = v
         return self.k[layer, :, :, :end], self.v[layer, :, :, :end]

@@ -166,7 +166,9 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
         if required:
             raise ConfigError(f"{path} does not exist; a model directory must hold a config.json.") from None
         return {}
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds a {type(data).__name__}; it must hold a JSON object.")

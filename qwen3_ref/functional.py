@@ -37,13 +37,14 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "hf") -> Tensor:
     """Scales each row to unit root mean square, then by `weight`. No mean is subtracted.
 
-    `x: [..., d]`, `weight: [d]` → `[..., d]` in `x.dtype`. The sum of squares is float32 (float64 for float64).
+    `x: [..., d]`, `weight: [d]` → `[..., d]` in `x.dtype`.
+    The sum of squares is float32 (float64 for float64).
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, eq. 4.
     """
     wide = _wide(x)
     normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     if rounding == "hf":
-        return weight * normed.to(x.dtype)  # two roundings in 16 bits: here, and in the product
+        return weight * normed.to(x.dtype)  # rounds twice in 16 bits: here and in the product
     return (_wide(weight) * normed).to(x.dtype)
 
 
@@ -70,10 +71,11 @@ def rope_cos_sin(positions: Tensor, head_dim: int, theta: float, dtype: torch.dt
 
 # --8<-- [start:apply_rope]
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing = "half") -> Tensor:
-    """Rotates each pair of channels by its angle. `x: [..., t, D]`, `cos`, `sin: [t, D/2]` → `[..., t, D]`.
+    """Rotates each pair of channels by its angle.
 
-    Qwen3 pairs channel `i` with `i + D/2` (`half`); `interleaved` pairs `2i` with `2i + 1`, as the paper does.
-    The two differ by a permutation of the channels: see `half_from_interleaved`.
+    `x: [..., t, D]`, `cos`, `sin: [t, D/2]` → `[..., t, D]`.
+    Qwen3 pairs channel `i` with `i + D/2` (`half`); `interleaved` pairs `2i` with `2i + 1`,
+    as the paper does. They differ by a permutation of the channels: `half_from_interleaved`.
     """
     if pairing == "half":
         a, b = x.chunk(2, dim=-1)
@@ -114,7 +116,7 @@ def silu(x: Tensor) -> Tensor:
 
 # --8<-- [start:swiglu]
 def swiglu(gate: Tensor, up: Tensor, rounding: Rounding = "hf") -> Tensor:
-    """`silu(gate) · up`. Both `[..., i]` → `[..., i]`. `hf` rounds the SiLU before the product.
+    """`silu(gate) · up`. Both `[..., i]` → `[..., i]`. `hf` also rounds the SiLU itself.
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020, eq. 6.
     """
@@ -129,11 +131,15 @@ def swiglu(gate: Tensor, up: Tensor, rounding: Rounding = "hf") -> Tensor:
 # --8<-- [start:gqa]
 # --8<-- [start:repeat_kv]
 def repeat_kv(x: Tensor, group_size: int) -> Tensor:
-    """Query head `h` reads KV head `h // group_size`. `x: [b, Hkv, t, D]` → `[b, Hkv · group_size, t, D]`."""
+    """Query head `h` reads KV head `h // group_size`.
+
+    `x: [b, Hkv, t, D]` → `[b, Hkv · group_size, t, D]`.
+    """
     if group_size == 1:
         return x
     b, heads, t, dim = x.shape
-    return x[:, :, None].expand(b, heads, group_size, t, dim).reshape(b, heads * group_size, t, dim)
+    copies = x[:, :, None].expand(b, heads, group_size, t, dim)
+    return copies.reshape(b, heads * group_size, t, dim)
 
 
 # --8<-- [end:repeat_kv]
@@ -147,9 +153,10 @@ def causal_mask(query_len: int, key_len: int, device: torch.device | str = "cpu"
 
 # --8<-- [start:naive]
 def attention_naive(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
-    """Grouped-query attention with the whole score matrix in memory, rounding where Hugging Face's eager code rounds.
+    """Grouped-query attention with all scores in memory, rounding where Hugging Face rounds.
 
-    `q: [b, Hq, t, D]`, `k, v: [b, Hkv, s, D]`, `mask: [t, s]` bool (True = may be read) → `[b, Hq, t, D]`.
+    `q: [b, Hq, t, D]`, `k, v: [b, Hkv, s, D]`, `mask: [t, s]` bool (True = may be read)
+    → `[b, Hq, t, D]`.
     A query that may read nothing gives NaN; the online and partitioned forms give zeros.
     """
     group_size = q.shape[1] // k.shape[1]

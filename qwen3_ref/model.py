@@ -127,7 +127,7 @@ class Decoder(nn.Module):
 
     # --8<-- [start:decoder]
     def forward(self, token_ids: Tensor, cache: KVCache | None = None, last_only: bool = False) -> Tensor:
-        """`token_ids: [b, t]` → normed hidden states `[b, t, d]`, or `[b, 1, d]` of the last token."""
+        """`token_ids: [b, t]` → normed hidden states `[b, t, d]`, or of the last token alone."""
         start, t = (cache.length if cache is not None else 0), token_ids.shape[1]
         positions = torch.arange(start, start + t, device=token_ids.device)
         h = self.embed_tokens(token_ids)
@@ -220,13 +220,14 @@ class Qwen3(nn.Module):
     def forward(self, token_ids: Tensor, cache: KVCache | None = None, last_only: bool = False) -> Tensor:
         """Logits of the next token after each position.
 
-        `token_ids: [b, t]` int64 → `[b, t, V]` in the model's dtype (`[b, 1, V]` with `last_only`). With a cache the
-        tokens stand behind those already held, and the cache grows by `t`.
+        `token_ids: [b, t]` int64 → `[b, t, V]` in the model's dtype, `[b, 1, V]` with `last_only`.
+        With a cache the tokens stand behind those already held, and the cache grows by `t`.
         Raises:
             ValueError: `token_ids` is not `[b, t]` with `t ≥ 1`, or the cache is full.
         """
         if token_ids.dim() != 2 or token_ids.shape[1] < 1:
-            raise ValueError(f"token_ids has shape {list(token_ids.shape)}; it must be [b, t] with t of at least 1.")
+            shape = list(token_ids.shape)
+            raise ValueError(f"token_ids has shape {shape}; it must be [b, t] with t of at least 1.")
         with _attention_kernels(token_ids):
             return F.linear(self.model(token_ids, cache, last_only), self.head_weight)
 

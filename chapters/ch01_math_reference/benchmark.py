@@ -3,8 +3,8 @@
     make bench-chapter 1
     python chapters/ch01_math_reference/benchmark.py [--device auto] [--output FILE] [--quick]
 
-About a minute on a CPU of two cores. transformers runs the same weights in the same dtype on the same threads, in turn
-with ours; nothing is timed before it has given the same answer.
+One to two minutes on a CPU of two cores. transformers runs the same weights in the same dtype on the same threads, in
+turn with ours; nothing is timed before it has given the same answer.
 """
 
 from __future__ import annotations

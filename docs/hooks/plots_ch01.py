@@ -45,7 +45,7 @@ def texts(results: Results) -> dict[str, str]:
 *Reading* is the floor at the {gbps:,.0f} GB/s that this card was measured to read, *arithmetic* what its measured
 {tflops:,.0f} TFLOP/s of matrix products would need. Plain PyTorch takes {ms:.1f} ms, {1 / ours["floor_fraction"]:.0f}
 times the floor. transformers takes {_time(theirs)} as it comes, and {_time(fair)} when cuDNN's attention, which plans
-anew for each length of the cache, is kept out as ours does
+anew for each length of the cache, is kept out as in ours
 ([ledger](../../docs/experiments.md#cudnns-attention-in-a-growing-cache)).
 """,
         "next-token": f"""\
@@ -106,7 +106,7 @@ def _tables(results: Results) -> str:
                 lines.append(f"| {title} | {' | '.join(figures)} |")
     lines += [
         "",
-        "*Without cuDNN* is transformers with cuDNN's attention kept out, as ours does. Each length is timed after one",
+        "*Without cuDNN* is transformers with cuDNN's attention kept out, as in ours. Each length is timed after one",
         "call, in which cuDNN plans: a prompt of a new length pays for that once, a growing cache in every step.",
         "What it plans is the faster kernel for long prompts, and there we lose.",
     ]
@@ -220,6 +220,9 @@ def _ladder(results: Results) -> str:
         ax.text(x[-1] * 1.08, y[-1], name, color=colour, va="bottom" if name == "transformers" else "top")
     ax.set(xlabel="new tokens", ylabel="s in all", xlim=(x[0] * 0.8, x[-1] * 2.2))
     ax.set_xticks(x, labels=[str(n) for n in x])
+    low, high = ax.get_ylim()
+    seconds = [s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= s <= high]
+    ax.set_yticks(seconds, labels=[f"{s:g}" for s in seconds])
     ax.minorticks_off()
     return svg(fig)
 
