@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -89,6 +90,8 @@ Command = Callable[..., "subprocess.Popen[bytes]"]
 def command(tmp_path: Path) -> Iterator[Command]:
     """Starts the command as users do. No hub answers, and the cache is empty, unless `environment` says otherwise."""
     started: list[subprocess.Popen[bytes]] = []
+    # A suite started in the background ignores Ctrl-C, and its children would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*arguments: str | bytes, environment: dict[str, str] | None = None, **options: object) -> object:
         variables = {
@@ -111,6 +114,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
         return process
 
     yield start  # type: ignore[misc]
+    signal.signal(signal.SIGINT, before)
     for process in started:
         if process.poll() is None:
             process.kill()
