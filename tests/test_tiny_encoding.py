@@ -21,16 +21,6 @@ FOREIGN = (
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> RawTokenizer:
-    return bpe.train_tokenizer(seed=0, documents=300)
-
-
-@pytest.fixture(scope="module")
-def encoder(tokenizer: RawTokenizer) -> CachedEncoder:
-    return CachedEncoder(tokenizer)
-
-
 def test_vocabulary_has_no_gap(tokenizer: RawTokenizer) -> None:
     ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
     assert ids == list(range(bpe.VOCAB_SIZE))

@@ -43,16 +43,6 @@ FOREIGN = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> RawTokenizer:
-    return bpe.train_tokenizer(seed=0, documents=300)
-
-
-@pytest.fixture(scope="module")
-def encoder(tokenizer: RawTokenizer) -> CachedEncoder:
-    return CachedEncoder(tokenizer)
-
-
-@pytest.fixture(scope="module")
 def sample() -> list[Document]:
     return list(documents(seed=3, chunk=0, count=1500))
 
