@@ -141,7 +141,7 @@ class Decoder(nn.Module):
     # --8<-- [end:decoder]
 
 
-def _attention_kernels(tokens: Tensor) -> contextlib.AbstractContextManager[None]:
+def attention_kernels(tokens: Tensor) -> contextlib.AbstractContextManager[None]:
     """Keeps cuDNN out of `sdpa`: it plans anew for every length of the cache, which costs milliseconds a layer."""
     if not tokens.is_cuda or torch.compiler.is_compiling():
         return contextlib.nullcontext()
@@ -228,7 +228,7 @@ class Qwen3(nn.Module):
         if token_ids.dim() != 2 or token_ids.shape[1] < 1:
             shape = list(token_ids.shape)
             raise ValueError(f"token_ids has shape {shape}; it must be [b, t] with t of at least 1.")
-        with _attention_kernels(token_ids):
+        with attention_kernels(token_ids):
             return F.linear(self.model(token_ids, cache, last_only), self.head_weight)
 
     # --8<-- [end:forward]

@@ -9,16 +9,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from qwen3_ref.tiny_training import bpe
 from qwen3_ref.tiny_training.encoding import CachedEncoder
-
-FOREIGN = (
-    "plain words",
-    "naïve café",
-    "你好，世界",
-    "🙂🚀 👩‍👩‍👧",
-    "def f(x):\n\treturn 42  # ½",
-    "\u0000\ufffd",
-    " \n\n  end ",
-)
+from tests.foreign_texts import FOREIGN
 
 
 def test_vocabulary_has_no_gap(tokenizer: RawTokenizer) -> None:

@@ -30,16 +30,7 @@ from qwen3_ref.tiny_training.recipe import SMOKE, Recipe
 from qwen3_ref.tiny_training.train import main as train_main
 from qwen3_ref.tokenizer import Tokenizer
 from qwen3_ref.weights import load_weights
-
-FOREIGN = (
-    "plain words",
-    "naïve café",
-    "你好，世界",
-    "🙂🚀 👩‍👩‍👧",
-    "def f(x):\n\treturn 42  # ½",
-    "\u0000\ufffd",
-    " \n\n  end ",
-)
+from tests.foreign_texts import FOREIGN
 
 
 @pytest.fixture(scope="module")

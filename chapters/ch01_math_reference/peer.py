@@ -6,11 +6,11 @@ import contextlib
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from qwen3_ref import KVCache, Qwen3
+from qwen3_ref.model import attention_kernels
 
 
 class TransformersPeer:
@@ -42,8 +42,7 @@ class TransformersPeer:
 
     def decode(self, token_ids: Tensor) -> Tensor:
         """Appends `token_ids: [1, t]` to the cache; logits `[1, V]` after the last."""
-        others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-        with contextlib.nullcontext() if self._cudnn else sdpa_kernel(others):
+        with contextlib.nullcontext() if self._cudnn else attention_kernels(token_ids):
             out = self._model(input_ids=token_ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1]
 

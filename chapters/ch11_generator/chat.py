@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 
-from chapters.ch11_generator.errors import ArgumentError, GeneratorError
+from chapters.ch11_generator.errors import INTERRUPTED, ArgumentError, GeneratorError
 from chapters.ch11_generator.generator import Generator
 from chapters.ch11_generator.output import Output
 from chapters.ch11_generator.prompt import decode_text
@@ -56,7 +56,7 @@ class Chat:
                 return 0
             except KeyboardInterrupt:
                 if interrupted:
-                    return 130
+                    return INTERRUPTED
                 interrupted = True
                 self._output.note("Ctrl-C again, Ctrl-D or /exit ends the chat.")
                 continue

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from chapters.ch11_generator.backends import check_backend
-from chapters.ch11_generator.errors import ArgumentError, GeneratorError
+from chapters.ch11_generator.errors import INTERRUPTED, ArgumentError, GeneratorError
 from chapters.ch11_generator.job import Job, run
 from chapters.ch11_generator.options import SamplingOptions, whole_number
 from chapters.ch11_generator.output import Output, writing
@@ -21,7 +21,6 @@ from chapters.ch11_generator.placement import check_device, check_dtype
 from chapters.ch11_generator.prompt import check_text
 
 _PROG = "qwen-generate"
-_INTERRUPTED = 130
 _MAX_TOKENS, _MAX_TOKENS_LONG = 256, 1024
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -201,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _complain("interrupted.")
-        return _INTERRUPTED
+        return INTERRUPTED
     except Exception as error:
         if os.environ.get("QWEN_DEBUG") == "1":
             raise

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+INTERRUPTED = 130
+"""What the command returns when Ctrl-C ends it, as shells do."""
+
 # What PyTorch and the C library say when memory on the host runs out; there is no exception class of its own for it.
 _HOST_MEMORY_WORDS = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from chapters.ch11_generator.errors import INTERRUPTED
 from chapters.ch11_generator.options import SamplingOptions
 from chapters.ch11_generator.output import Output, json_object
 from chapters.ch11_generator.placement import limit_threads
@@ -19,8 +20,6 @@ from chapters.ch11_generator.prompt import DEFAULT_QUESTION, DEFAULT_STORY, find
 if TYPE_CHECKING:
     from chapters.ch11_generator.generator import Generator, Stream
     from qwen3_ref.sampling import SamplingParams
-
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _ctrl_c_exits_at_once() -> Iterator[None]:
 
     def leave(number: int, frame: FrameType | None) -> None:
         os.write(2, b"error: interrupted.\n")
-        os._exit(_INTERRUPTED)
+        os._exit(INTERRUPTED)
 
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -111,7 +110,7 @@ def _answer(job: Job, prompt: str | None, generator: Generator, output: Output, 
     if job.as_json:
         output.json(json_object(stream.prompt, stream.result, generator.source.note))
     output.figures(stream.result, "interrupted" if interrupted else None)
-    return _INTERRUPTED if interrupted else 0
+    return INTERRUPTED if interrupted else 0
 
 
 def _show(stream: Stream, output: Output) -> bool:
