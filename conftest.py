@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+# Checks live beside the tests that call them; rewritten, their plain asserts say what differs.
+pytest.register_assert_rewrite("qwen_cuda.testing")
+pytest_plugins = ["qwen_cuda.testing.fixtures"]
+
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Lets `timeout` stand in pyproject.toml where pytest-timeout is not installed: tests then run without a limit."""
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "the longest that one test may take, in seconds; needs pytest-timeout")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.pluginmanager.hasplugin("timeout"):
+        config.addinivalue_line("markers", "timeout(seconds): another limit for this test; needs pytest-timeout")

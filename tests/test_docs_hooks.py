@@ -212,6 +212,7 @@ def test_lab_page_keeps_text_outputs_and_both_schemes_of_a_picture() -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><path style="stroke: #C0292F; fill: #123456"/></svg>'
     cell.outputs = [
         nbformat.v4.new_output("stream", name="stdout", text="\x1b[31m`one`\x1b[0m\n```\n"),
+        nbformat.v4.new_output("stream", name="stderr", text="building, once ..."),
         nbformat.v4.new_output("display_data", {"image/svg+xml": svg, "text/plain": "<Figure>"}),
         nbformat.v4.new_output("execute_result", {"text/plain": "42"}, execution_count=1),
         nbformat.v4.new_output("display_data", {"text/html": "<table>\n\n<tr></tr></table>", "text/plain": "x"}),
@@ -221,6 +222,7 @@ def test_lab_page_keeps_text_outputs_and_both_schemes_of_a_picture() -> None:
     page, pictures = notebook_page.to_markdown(nbformat.v4.new_notebook(cells=[text, cell, hidden]), str.upper)
     assert page.startswith("# LAB\n\nWORDS")
     assert "secret" not in page
+    assert "building" not in page
     assert "# A *red* line\nplot()" in page
     assert "\n`one`\n```\n`````" in page
     assert "\n42\n" in page

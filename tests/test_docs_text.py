@@ -15,7 +15,7 @@ from qwen3_ref import QWEN3_0_6B, cost
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "chapters/*/README.md", "qwen3_ref/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "chapters/**/*.md", "kernels/**/*.md", "qwen3_ref/**/*.md")
     for path in ROOT.glob(pattern)
 )
 

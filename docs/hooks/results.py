@@ -6,7 +6,8 @@
 A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson or a page of docs/, which
 says whose it is, as in `ch01/NAME`. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
-without any measurement; `texts(results)` gives Markdown by passage.
+without any measurement; `texts(results)` gives Markdown by passage, and `apart(root)`, where there is one, the passages
+that come from other files than the benchmark's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,14 @@ class ResultsError(ValueError):
     """Results that a lesson asks for and that cannot be shown."""
 
 
+@dataclass(frozen=True)
+class Passages:
+    """Of one chapter, Markdown by name. They are all that there are if the chapter was `measured`."""
+
+    known: dict[str, str]
+    measured: bool
+
+
 def outputs(root: Path = ROOT) -> dict[Path, str]:
     """Every file that depends on results, with the text that it must have.
 
@@ -44,7 +54,7 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         ResultsError: a lesson has a passage that its plots module does not know.
     """
     files: dict[Path, str] = {}
-    texts: dict[str, dict[str, str] | None] = {}
+    texts: dict[str, Passages] = {}
     for module in sorted((root / "docs" / "hooks").glob("plots_ch[0-9][0-9].py")):
         number = module.stem.removeprefix("plots_ch")
         chapter = next((root / "chapters").glob(f"ch{number}_*"))
@@ -52,7 +62,8 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         show = importlib.import_module(f"docs.hooks.{module.stem}")
         figures = show.counted() | (show.plots(results) if results is not None else {})
         files |= {chapter / "figures" / name: text for name, text in figures.items()}
-        texts[number] = show.texts(results) if results is not None else None
+        apart = show.apart(root) if hasattr(show, "apart") else {}
+        texts[number] = Passages(apart | (show.texts(results) if results is not None else {}), results is not None)
         files[chapter / "README.md"] = _filled(chapter / "README.md", texts, number)
     files |= {page: _filled(page, texts) for page in sorted((root / "docs").glob("*.md"))}
     return files
@@ -69,18 +80,18 @@ def _load(root: Path, chapter: str) -> dict[str, Any] | None:
     return results
 
 
-def _filled(page: Path, texts: dict[str, dict[str, str] | None], number: str = "") -> str:
+def _filled(page: Path, texts: dict[str, Passages], number: str = "") -> str:
     """`page` with its passages as they must be; `number` is of the chapter whose lesson it is."""
 
     def passage(match: re.Match[str]) -> str:
         chapter, name = match["chapter"] or number, match["name"]
         if chapter not in texts:
             raise ResultsError(f"{page}: the passage {name!r} names no chapter with results; write it as ch01/{name}.")
-        known = texts[chapter]
-        if known is None:
-            body = _NOTHING.format(number=int(chapter))
-        elif name in known:
+        known = texts[chapter].known
+        if name in known:
             body = known[name]
+        elif not texts[chapter].measured:
+            body = _NOTHING.format(number=int(chapter))
         else:
             raise ResultsError(f"{page}: there are no results named {name!r}; there are {', '.join(known)}.")
         return f"{match['head']}\n{body}\n{match['tail']}"

@@ -9,6 +9,7 @@ reads mkdocs.yml can build the staged tree without the hook. Files are written o
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,10 @@ from docs.hooks.source_pages import SourceError
 
 STAGED = BUILD / "docs"
 _PRIVATE = {"hooks", "results", "__pycache__"}  # in docs/, but no pages
+_PICTURES = {".svg", ".png", ".json"}  # of a lesson's figures; the scripts beside them are no part of the site
 _FIGURE = re.compile(r"^!\[(?P<alt>[^\]\n]*)\]\((?P<name>figures/[\w./-]+\.svg)\)$", re.MULTILINE)
+_DATA = re.compile(r'^<div class="figure"[^>\n]* data-source="(?P<name>[^"\n]+)"[^>\n]*>$', re.MULTILINE)
+_MANUALS = ("kernels/sim/README.md",)  # pages that lie beside the code that they are about
 _DOWNLOAD = "[Download the notebook](notebook.ipynb){ .md-button download }"
 
 
@@ -39,13 +43,16 @@ def pages(root: Path = ROOT) -> dict[str, str]:
         about_assets = inside.parts[0] == "assets" and path.suffix == ".md"
         if path.is_file() and inside.parts[0] not in _PRIVATE and path.suffix != ".py" and not about_assets:
             places[f"docs/{inside.as_posix()}"] = inside.as_posix()
+    places |= {name: name for name in _MANUALS if (root / name).exists()}
     for chapter in sorted(path for path in (root / "chapters").glob("ch*") if (path / "README.md").exists()):
         base = f"chapters/{chapter.name}"
         for name in [
             "README.md",
-            *(f"figures/{path.name}" for path in (chapter / "figures").glob("*") if path.is_file()),
+            *(f"figures/{path.name}" for path in (chapter / "figures").glob("*") if path.suffix in _PICTURES),
         ]:
             places[f"{base}/{name}"] = f"{base}/{name}"
+        if (chapter / "exercise" / "README.md").exists():
+            places[f"{base}/exercise/README.md"] = f"{base}/exercise/README.md"
         if (chapter / "notebook.py").exists():
             places[f"{base}/notebook.ipynb"] = f"{base}/notebook.md"
     return places
@@ -66,7 +73,8 @@ def collect(root: Path = ROOT) -> dict[str, bytes]:
             tree |= _lab(source, place, site)
         elif source.endswith(".md"):
             text = (root / source).read_text(encoding="utf-8")
-            text, pictures = _for_both_schemes(dress(links.rewrite(text, source, place, site)), root / source)
+            text = _with_data(dress(links.rewrite(text, source, place, site)), source, root)
+            text, pictures = _for_both_schemes(text, root / source)
             tree[place] = text.encode()
             folder = place.rpartition("/")[0]
             tree |= {f"{folder}/{name}": data for name, data in pictures.items()}
@@ -75,6 +83,21 @@ def collect(root: Path = ROOT) -> dict[str, bytes]:
     for name in sorted(site.linked):
         tree |= _source(root, name)
     return tree
+
+
+def _with_data(text: str, page: str, root: Path) -> str:
+    """Each interactive figure that names a file of data holds that file, so that its script need not fetch it."""
+
+    def put(match: re.Match[str]) -> str:
+        path = (root / page).parent / match["name"]
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise LinkError(f"{page} has a figure that is drawn from {match['name']!r}: {error}.") from None
+        inline = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # it cannot end its element
+        return f'{match[0]}\n\n<script type="application/json">{inline}</script>'
+
+    return _DATA.sub(put, text)
 
 
 def _for_both_schemes(text: str, page: Path) -> tuple[str, dict[str, bytes]]:

@@ -1,10 +1,12 @@
 /* Interactive figures. A page asks for one with <div class="figure" data-figure="NAME">…</div>; what stands inside is shown
-   by code hosts and when JavaScript is off. A file in figures/ calls Figures.define(NAME, build). No library is used. */
+   by code hosts and when JavaScript is off. A file in figures/ calls Figures.define(NAME, build). No library is used.
+   A figure that is drawn from a file names it in data-source; the staging puts its JSON inside the element. */
 window.Figures = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const builders = new Map();
 
-  /* build(root) fills an empty element. Whatever goes wrong, the fallback comes back. */
+  /* build(root, data) fills an empty element; data is what the figure's file holds, if it has one. Whatever goes wrong, the
+     fallback comes back. */
   function define(name, build) {
     builders.set(name, build);
     mount();
@@ -15,10 +17,11 @@ window.Figures = (() => {
       const build = builders.get(root.dataset.figure);
       if (!build) continue;
       const fallback = [...root.childNodes];
+      const source = root.querySelector("script[type='application/json']");
       root.replaceChildren();
       root.dataset.ready = "yes";
       try {
-        build(root);
+        build(root, source ? JSON.parse(source.textContent) : undefined);
       } catch (error) {
         root.dataset.ready = "failed";
         root.replaceChildren(...fallback);

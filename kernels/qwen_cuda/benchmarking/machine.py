@@ -88,12 +88,18 @@ def cpu_name() -> str:
     return linux or _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
-def _nvidia_smi(field: str, device: torch.device) -> str | None:
+def nvidia_smi(query: str, device: torch.device) -> list[list[str]] | None:
+    """The rows that `nvidia-smi --query-…` prints for a GPU, such as `gpu=driver_version`; None when it fails."""
     # By UUID: the order of nvidia-smi need not be that of CUDA, and CUDA_VISIBLE_DEVICES does not change it.
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     which = f"GPU-{uuid}" if uuid else str(device.index or 0)
-    text = _output("nvidia-smi", f"--id={which}", f"--query-gpu={field}", "--format=csv,noheader,nounits")
-    return text.splitlines()[0].strip() if text else None
+    text = _output("nvidia-smi", f"--id={which}", f"--query-{query}", "--format=csv,noheader,nounits")
+    return None if text is None else [[cell.strip() for cell in row.split(",")] for row in text.splitlines()]
+
+
+def _nvidia_smi(field: str, device: torch.device) -> str | None:
+    rows = nvidia_smi(f"gpu={field}", device)
+    return rows[0][0] if rows else None
 
 
 def _output(*command: str) -> str | None:

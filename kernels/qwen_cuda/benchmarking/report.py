@@ -13,9 +13,12 @@ from typing import Any, Literal
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from qwen_cuda.benchmarking.ceilings import Ceilings, measure_ceilings
+from qwen_cuda.benchmarking import gpu_state
+from qwen_cuda.benchmarking.bandwidth import streams
+from qwen_cuda.benchmarking.ceilings import Bandwidth, Ceilings, measure_ceilings
 from qwen_cuda.benchmarking.machine import ROOT, choose_device, gpu_slug, provenance
 from qwen_cuda.benchmarking.timing import Quantiles
 
@@ -32,6 +35,8 @@ class Case:
         shape: sizes by name; a model's name may be among them.
         cache: whether the operands lie in the processor's cache when the clock starts.
         bytes, flops: the work counted by hand, from which the floor follows; 0 when it is not counted.
+        bandwidth: which of the measured ones bounds it: that of reading, or that of reading and writing alike.
+        nodes: kernels that one call launches in a CUDA graph, at the least; 0 when it is not timed in one.
         us: µs per call.
         tok_s: tokens per second, for whole generations.
     """
@@ -44,6 +49,8 @@ class Case:
     step: str | None = None
     bytes: int = 0
     flops: int = 0
+    bandwidth: Bandwidth = "read"
+    nodes: int = 0
     us: Quantiles | None = None
     tok_s: Quantiles | None = None
 
@@ -53,15 +60,19 @@ class Case:
 
     def floor_us(self, ceilings: Ceilings) -> float | None:
         """The least time of one call on this machine."""
-        if self.us is None or not (self.bytes or self.flops):
+        if self.us is None or not (self.bytes or self.flops or (self.nodes and ceilings.graph_node_us)):
             return None
-        return ceilings.floor_us(self.bytes, self.flops, self.dtype)
+        return ceilings.floor_us(self.bytes, self.flops, self.dtype, self.bandwidth, self.nodes)
 
     def to_dict(self, ceilings: Ceilings) -> dict[str, Any]:
         """A case of schema 1: what was measured, and how far it is from what `ceilings` allow."""
         data: dict[str, Any] = {
             name: getattr(self, name) for name in ("op", "variant", "step", "shape", "dtype", "cache", "bytes", "flops")
         }
+        if self.bandwidth != "read":
+            data["bandwidth"] = self.bandwidth
+        if self.nodes:
+            data["nodes"] = self.nodes
         if self.tok_s is not None:
             return data | {"tok_s": asdict(self.tok_s)}
         assert self.us is not None
@@ -79,10 +90,18 @@ class Report:
 
     def __init__(self, chapter: str, device: torch.device, quick: bool = False) -> None:
         self.chapter, self.device, self.quick = chapter, device, quick
-        self.ceilings = measure_ceilings(device, quick)
-        self.provenance = provenance(device)  # now, while the clocks are still up
         self.cases: list[Case] = []
         self.notes: list[str] = []
+        state = gpu_state.gpu_state(device)
+        self.warn(*gpu_state.before(state))
+        self.ceilings = measure_ceilings(device, quick)
+        with gpu_state.kept_busy(device):  # the clocks of an idle GPU say nothing
+            self.provenance = provenance(device)
+            loaded = gpu_state.gpu_state(device)
+        self.provenance |= {"other_processes": len(state.others), "slowed_by": list(loaded.slowed_by)}
+        self.warn(*gpu_state.during(loaded))
+        if device.type == "cuda" and isinstance(missing := streams(device), str):
+            self.note(missing)
 
     def measure_ceilings_again(self) -> None:
         """Measures the ceilings once more and keeps the better: the machine may have been busy the first time."""
@@ -94,6 +113,12 @@ class Report:
     def note(self, text: str) -> None:
         """A sentence that must stand beside the figures: what was left out, and why."""
         self.notes.append(text)
+
+    def warn(self, *texts: str) -> None:
+        """Notes that are also said at once, on stderr: what makes the figures doubtful."""
+        for text in texts:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+            self.note(text)
 
     def to_dict(self) -> dict[str, Any]:
         """The results in schema 1, as docs/results holds them."""
@@ -118,21 +143,23 @@ class Report:
 
     def print(self, console: Console | None = None) -> None:
         """The ceilings, then one table for each operation and dtype; the last column is floor ÷ median."""
-        # A pipe has no width; 96 columns hold every table.
-        console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 96)
+        # A pipe has no width; 120 columns hold every table.
+        console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 120)
         console.print(self._headline())
         for op, dtype in dict.fromkeys((case.op, case.dtype) for case in self.cases):
             console.print(self._table(op, dtype))
         for note in self.notes:
-            console.print(f"[dim]{note}[/dim]")
+            console.print(f"[dim]{escape(note)}[/dim]")
 
     def _headline(self) -> str:
         where = self.provenance["gpu"] or f"{self.provenance['cpu']}, {self.provenance['threads']} threads"
         matmul = ", ".join(f"{dtype} {value:.3g}" for dtype, value in self.ceilings.matmul_tflops.items())
+        us = self.ceilings.graph_node_us
+        node = "" if us is None else f"\n                   an empty kernel in a CUDA graph: {us:.2f} µs"
         return (
             f"[bold]{self.chapter}[/bold] on {where}, torch {self.provenance['torch']}\n"
             f"measured ceilings: read {self.ceilings.read_gbps:,.4g} GB/s, copy {self.ceilings.copy_gbps:,.4g} GB/s\n"
-            f"                   matrix product, TFLOP/s: {matmul}\n"
+            f"                   matrix product, TFLOP/s: {matmul}{node}\n"
             "floor: the least time that these ceilings allow; %: floor ÷ median\n"
         )
 
@@ -143,8 +170,11 @@ class Report:
         table.padding, table.show_edge = (0, 2, 0, 0), False
         for name in ("shape", "variant"):
             table.add_column(name, no_wrap=True)
-        for name in ("tok/s", "p10–p90") if whole else ("median", "p10–p90", "reached", "floor", "%"):
+        floors = any(case.floor_us(self.ceilings) is not None for case in cases)
+        names = ("median", "p10–p90", *(("reached", "floor", "%") if floors else ()))
+        for name in ("tok/s", "p10–p90") if whole else names:
             table.add_column(name, justify="right", no_wrap=True)
+        mixed = len({case.cache for case in cases}) > 1
         shapes: list[str] = []
         for case in cases:
             shapes.append(", ".join(_size(name, size) for name, size in case.shape.items()))
@@ -152,7 +182,9 @@ class Report:
             if new and len(shapes) > 1:
                 table.add_section()
             label = case.variant if case.step is None else f"{case.variant} {case.step}"
-            table.add_row(shapes[-1] if new else "", label, *self._figures(case))
+            if mixed and case.cache == "warm":
+                label += ", warm"
+            table.add_row(shapes[-1] if new else "", label, *self._figures(case)[: len(table.columns) - 2])
         return table
 
     def _figures(self, case: Case) -> list[str]:
@@ -165,11 +197,11 @@ class Report:
         floor = case.floor_us(self.ceilings)
         if floor is None:
             return [*times, "", "", ""]
-        memory_bound = floor == self.ceilings.floor_us(case.bytes)
+        memory_bound = floor != self.ceilings.floor_us(0, case.flops, case.dtype)
         gbps, tflops = case.bytes / case.us.median / 1e3, case.flops / case.us.median / 1e6
         arithmetic = f"{tflops:,.3g} TFLOP/s" if tflops >= 1 else f"{tflops * 1e3:,.3g} GFLOP/s"
         unit, scale = _unit(floor)
-        reached = f"{gbps:,.3g} GB/s" if memory_bound else arithmetic
+        reached = (f"{gbps:,.3g} GB/s" if case.bytes else "") if memory_bound else arithmetic
         return [*times, reached, f"{floor / scale:.3g} {unit}", f"{100 * floor / case.us.median:.1f}"]
 
 

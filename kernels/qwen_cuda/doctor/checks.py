@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from qwen_cuda.building.toolchain import best_architecture
 from qwen_cuda.doctor.finding import Finding, Job, note, ok, problem
 from qwen_cuda.doctor.probes import Compiler, Driver, Torch
 
@@ -101,23 +102,36 @@ def check_nvcc(nvcc: Compiler | None, torch: Torch | None, has_gpu: bool) -> Fin
     return ok("nvcc", said + (f", matches PyTorch's CUDA {wanted}" if wanted else ""))
 
 
-def check_compiler(compiler: Compiler | None, has_gpu: bool) -> Finding:
-    """The kernels build with a C++17 compiler, on the CPU from chapter 2 on, and for a GPU."""
+def check_architectures(known: Sequence[int], torch: Torch | None) -> Finding:
+    """nvcc can compile for each GPU that the kernels support; those below 7.5 are `check_gpu`'s."""
+    devices = [device for device in (torch.devices if torch else ()) if device[1:] >= OLDEST_CAPABILITY]
+    if not devices or not known:
+        return ok("GPU code", "nothing to compile for, or nothing to compile with")
+    targets = []
+    for name, major, minor in devices:
+        best = best_architecture(10 * major + minor, known)
+        if best is None:
+            said = f"nvcc cannot compile for {name} (sm_{major}{minor}); the newest that it knows is sm_{max(known)}"
+            return problem("GPU code", said, "Install a newer CUDA toolkit and set CUDA_HOME to it.", "gpu")
+        targets.append(best)
+    return ok("GPU code", "nvcc compiles for " + ", ".join(f"sm_{arch}" for arch in sorted(set(targets))))
+
+
+def check_compiler(compiler: Compiler | None) -> Finding:
+    """The operators and the simulator build with a C++20 compiler, and so do kernels for a GPU."""
     mend = "Install one: `sudo apt install g++` on Debian, Ubuntu or WSL2, `xcode-select --install` on macOS."
     if compiler is not None and compiler.error is None:
-        return ok("C++ compiler", f"{compiler.version}, C++17 works")
-    said = "not found" if compiler is None else f"{compiler.version} does not compile C++17: {compiler.error}"
-    if has_gpu:
-        return problem("C++ compiler", said, mend, "gpu")
-    return note("C++ compiler", said, mend)
+        return ok("C++ compiler", f"{compiler.version}, C++20 works")
+    said = "not found" if compiler is None else f"{compiler.version} does not compile C++20: {compiler.error}"
+    return problem("C++ compiler", said, mend, "test", "gpu")
 
 
-def check_ninja(version: str | None, has_gpu: bool) -> Finding:
-    """PyTorch builds extensions with ninja."""
+def check_ninja(version: str | None) -> Finding:
+    """ninja runs the compilers."""
     if version:
         return ok("ninja", version)
     mend = "Install it: `sudo apt install ninja-build`, `brew install ninja` or `pip install ninja`."
-    return problem("ninja", "not found", mend, "gpu") if has_gpu else note("ninja", "not found", mend)
+    return problem("ninja", "not found", mend, "test", "gpu")
 
 
 def check_disk(free: int, place: Path) -> Finding:

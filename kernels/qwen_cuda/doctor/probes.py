@@ -25,12 +25,15 @@ devices = [[torch.cuda.get_device_name(i), *torch.cuda.get_device_capability(i)]
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "devices": devices}))
 """
 
-CXX17 = """
+CXX20 = """
+#include <concepts>
 #include <optional>
-#include <string_view>
-template <int N> constexpr int twice() { if constexpr (N > 0) return 2 * N; else return 0; }
-int main() { std::optional<std::string_view> s = "x"; return s && twice<2>() == 4 ? 0 : 1; }
+#include <string>
+template <std::integral T> T twice(T x) { return 2 * x; }
+extern "C" int answer() { std::optional<std::string> s = "x"; return twice(static_cast<int>(s->size())); }
 """
+
+CXX20_FLAGS = ("-std=c++20", "-shared", "-fPIC")
 
 KERNEL = "__global__ void nothing() {}\nint main() { nothing<<<1, 1>>>(); }\n"
 
@@ -119,13 +122,13 @@ def compiles(command: Sequence[str], source: str, suffix: str) -> str | None:
 
 
 def host_compiler(env: Mapping[str, str] = os.environ) -> Compiler | None:
-    """The C++ compiler that PyTorch's builds use ($CXX, else c++, g++ or clang++), tried on a C++17 program."""
+    """The C++ compiler of the builds ($CXX, else c++, g++ or clang++), tried on a shared library in C++20."""
     for name in filter(None, (env.get("CXX"), "c++", "g++", "clang++")):
         path = shutil.which(name)
         if path:
             version = run([path, "--version"])
             said = version.stdout.splitlines()[0] if version and version.stdout else name
-            return Compiler(path, said, compiles([path, "-std=c++17"], CXX17, ".cpp"))
+            return Compiler(path, said, compiles([path, *CXX20_FLAGS], CXX20, ".cpp"))
     return None
 
 
@@ -140,6 +143,12 @@ def nvcc(trial: bool, env: Mapping[str, str] = os.environ) -> Compiler | None:
             error = compiles(command, KERNEL, ".cu") if trial else None
             return Compiler(str(place), release[1], error)
     return None
+
+
+def nvcc_architectures(path: str) -> tuple[int, ...]:
+    """What that nvcc can compile for, such as (75, 80, 90)."""
+    answer = run([path, "--list-gpu-arch"])
+    return tuple(int(number) for number in re.findall(r"compute_(\d+)", answer.stdout)) if answer else ()
 
 
 def ninja() -> str | None:

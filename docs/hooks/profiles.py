@@ -1,0 +1,99 @@
+"""docs/results/<gpu>/chNN_profile.json → what the profiler read of a chapter's kernels, as Markdown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from docs.hooks import ROOT
+
+MAIN_GPU = "h200"
+_NOTHING = (
+    "*No profile is in the repository yet: `python -m qwen_cuda.benchmarking.profile {module}` on a GPU writes one.*\n"
+)
+_COLUMNS = {
+    "µs": ("time_us", "{:,.1f}"),
+    "DRAM, % of peak": ("dram_percent", "{:.0f}"),
+    "L2 hits, %": ("l2_hit_percent", "{:.0f}"),
+    "occupancy, %": ("occupancy_percent", "{:.0f}"),
+    "its limit, %": ("occupancy_limit_percent", "{:.0f}"),
+    "sectors a load": ("load_sectors_per_request", "{:.1f}"),
+    "registers": ("registers", "{:.0f}"),
+}
+_REASONS = {
+    "barrier": "the barrier",
+    "lg_throttle": "the queue of memory instructions",
+    "long_scoreboard": "memory",
+    "math_pipe_throttle": "the arithmetic units",
+    "mio_throttle": "the queue of shared memory",
+    "not_selected": "other warps' turns",
+    "selected": "its own turn",
+    "short_scoreboard": "shared memory or a shuffle",
+    "wait": "the instruction before",
+}
+
+
+def passage(chapter: str, module: str, root: Path = ROOT) -> str:
+    """The table of `chapter`, such as ch02, and what follows from it; how to make one where there is none.
+
+    `module` is what the profile is made from. Of several GPUs' profiles the main one's is shown.
+    """
+    found = sorted(
+        (root / "docs" / "results").glob(f"*/{chapter}_profile.json"), key=lambda p: (p.parent.name != MAIN_GPU, p)
+    )
+    return render(json.loads(found[0].read_text(encoding="utf-8"))) if found else _NOTHING.format(module=module)
+
+
+def render(profile: dict[str, Any]) -> str:
+    """Markdown of a results file."""
+    where, kernels = profile["provenance"], profile["kernels"]
+    columns = {title: key for title, key in _COLUMNS.items() if any(key[0] in k["figures"] for k in kernels)}
+    lines = [
+        "| kernel | " + " | ".join(columns) + " | a warp waits for |",
+        "|---|" + "---:|" * len(columns) + "---|",
+        *(
+            f"| {_title(kernel['case'])} | {' | '.join(_cells(kernel, list(columns.values())))} | {_waits(kernel)} |"
+            for kernel in kernels
+        ),
+        "",
+        f"*Table 1.* What ncu read of these kernels on one {where['gpu']}, {where['date'][:10]}, clocks as they were,",
+        "caches emptied before each kernel. In brackets: how many warps waited for this reason, on average, for each",
+        "instruction that was issued.",
+        "",
+    ]
+    return "\n".join([*lines, *_reading(kernels)])
+
+
+def _title(case: dict[str, Any]) -> str:
+    who = case.get("step", "kernels/cuda")
+    return f"`{case['op']}` {who}, {case['rows']:,} × {case['hidden']:,}"
+
+
+def _cells(kernel: dict[str, Any], columns: list[tuple[str, str]]) -> list[str]:
+    figures = kernel["figures"]
+    return [form.format(figures[name]) if name in figures else "–" for name, form in columns]
+
+
+def _waits(kernel: dict[str, Any]) -> str:
+    """The two reasons for which most warps wait; that they run is none."""
+    waits = [(reason, warps) for reason, warps in kernel["stalls"].items() if reason != "selected"]
+    waits = sorted(waits, key=lambda wait: -wait[1])[:2]
+    return ", ".join(f"{_REASONS.get(reason, f'`{reason}`')} ({warps:.1f})" for reason, warps in waits) or "–"
+
+
+def _reading(kernels: list[dict[str, Any]]) -> list[str]:
+    """What the first step of the ladder and our kernel differ in, where both were profiled on one shape."""
+    norms = [kernel for kernel in kernels if kernel["case"]["op"] == "rms_norm"]
+    many = max((kernel["case"]["rows"] for kernel in norms), default=0)
+    steps = {kernel["case"].get("step"): kernel["figures"] for kernel in norms if kernel["case"]["rows"] == many}
+    first, ours = steps.get("v1", {}), steps.get(None, {})
+    sectors, dram = "load_sectors_per_request", "dram_percent"
+    if not all(name in figures for figures in (first, ours) for name in (sectors, dram)):
+        return []
+    return [
+        f"A load of v1 touches {first[sectors]:.0f} sectors of 32 bytes for the 64 bytes that its warp wants,",
+        f"one of ours {ours[sectors]:.0f} for 512.",
+        f"Memory is busy for {first[dram]:.0f} % of its peak with v1, for {ours[dram]:.0f} % with ours.",
+        "",
+    ]

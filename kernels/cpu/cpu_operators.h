@@ -1,0 +1,12 @@
+// cpu_operators.h: the operators as plain loops, on the rows [first, last) of their arguments. No PyTorch here: the
+// bindings share the rows out among threads.
+#pragma once
+
+#include "operators.h"
+
+namespace qwen::cpu {
+
+void rms_norm(const RmsNorm& args, int64_t first, int64_t last);
+void add_rms_norm(const AddRmsNorm& args, int64_t first, int64_t last);
+
+}  // namespace qwen::cpu

@@ -1,0 +1,144 @@
+// cuda_platform.cuh: the one header that a kernel file includes. With nvcc it is CUDA; with a C++ compiler, the
+// simulator.
+//
+// It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), and programmatic
+// dependent launch.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <stdexcept>
+#include <string>
+#else
+#include "cuda_sim.h"
+#endif
+
+struct LaunchOptions {
+  bool cooperative = false;  // all blocks run at once, so that grid_sync() may be called
+  // The kernel may start before the one ahead of it in the stream has ended (programmatic dependent launch, from
+  // compute capability 9.0 on): it must call grid_dependency_wait() before it reads what that kernel writes.
+  bool dependent = false;
+};
+
+#ifdef __CUDACC__
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(dynamic_shared_bytes);
+}
+
+// A barrier of all threads of a cooperative launch.
+__device__ __forceinline__ void grid_sync() {
+  cooperative_groups::this_grid().sync();
+}
+
+// Returns once the kernels that this one depends on have ended and their writes are visible.
+__device__ __forceinline__ void grid_dependency_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// Says that the next kernel may start as far as this block is concerned.
+__device__ __forceinline__ void grid_dependency_trigger() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+namespace cuda_platform {
+
+inline std::string text(dim3 v) {
+  return "(" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + ")";
+}
+
+// `what()` is asked for its text only when something failed: a launch must cost the host little.
+template <class What>
+void check(cudaError_t error, What what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // a refused launch is not to be found again by whoever asks next
+  throw std::runtime_error(what() + " failed: " + cudaGetErrorString(error) + ".");
+}
+
+inline bool has_dependent_launch() {
+  int device = 0, major = 0;
+  const auto what = [] { return std::string("Asking for the compute capability of the GPU"); };
+  check(cudaGetDevice(&device), what);
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), what);
+  return major >= 9;
+}
+
+}  // namespace cuda_platform
+
+// Runs kernel(args...) on the stream. Throws std::runtime_error with a sentence if the launch is refused.
+template <class... P, class... A>
+void launch(LaunchOptions options,
+            void (*kernel)(P...),
+            dim3 grid,
+            dim3 block,
+            size_t shared_bytes,
+            cudaStream_t stream,
+            A&&... args) {
+  static_assert(sizeof...(P) == sizeof...(A), "launch() needs one argument for each parameter of the kernel");
+  const auto what = [&] {
+    return "Launching a kernel with grid " + cuda_platform::text(grid) + ", block " + cuda_platform::text(block) +
+           " and " + std::to_string(shared_bytes) + " bytes of dynamic shared memory";
+  };
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (options.cooperative) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attributes[config.numAttrs++].val.cooperative = 1;
+  }
+  if (options.dependent && cuda_platform::has_dependent_launch()) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shared_bytes > 48 * 1024) {  // more than every GPU grants unasked
+    cuda_platform::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
+                         what);
+  }
+  cuda_platform::check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), what);
+}
+
+#else  // the simulator; what the functions mean is said above
+
+template <class T>
+inline T* dynamic_shared() {
+  return reinterpret_cast<T*>(cudasim::current->shared());
+}
+inline void grid_sync(CUDASIM_HERE) {
+  cudasim::current->barrier(CUDASIM_PLACE("grid_sync"), 1, true);
+}
+inline void grid_dependency_wait() {}  // kernels run one after the other
+inline void grid_dependency_trigger() {}
+
+template <class... P, class... A>
+void launch(LaunchOptions options,
+            void (*kernel)(P...),
+            dim3 grid,
+            dim3 block,
+            size_t shared_bytes,
+            cudaStream_t,
+            A&&... args) {
+  static_assert(sizeof...(P) == sizeof...(A), "launch() needs one argument for each parameter of the kernel");
+  cudasim::launch_kernel(options.cooperative, kernel, grid, block, shared_bytes, static_cast<A&&>(args)...);
+}
+
+#endif
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A&&... args) {
+  launch(LaunchOptions{}, kernel, grid, block, shared_bytes, stream, static_cast<A&&>(args)...);
+}

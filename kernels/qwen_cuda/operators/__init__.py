@@ -1,0 +1,9 @@
+"""The operators as Python functions. Importing this registers `torch.ops.qwen_cuda`, and builds what is missing.
+
+Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.ops.qwen_sim` has the same operators,
+which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
+"""
+
+from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, rms_norm_
+
+__all__ = ["add_rms_norm", "add_rms_norm_", "rms_norm", "rms_norm_"]

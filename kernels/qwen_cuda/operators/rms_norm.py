@@ -1,0 +1,93 @@
+"""RMSNorm, alone and with the residual add before it (chapter 2).
+
+Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, eq. 4.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qwen3_ref.functional import rms_norm as reference_rms_norm
+from qwen_cuda.operators.registration import register
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`weight · x / sqrt(mean(x²) + eps)` over the last dimension, in fp32 and rounded once.
+
+    Args:
+        x: `[..., d]` in float32, float16 or bfloat16, on a CPU or a CUDA device. The elements of a row lie side by
+            side, the rows at one distance: a slice of columns will do.
+        weight: `[d]`, of the dtype and device of `x`.
+        eps: 0 or more.
+    Returns:
+        `[..., d]`, contiguous.
+    Raises:
+        RuntimeError: an argument does not meet this; the sentence says which.
+
+    Differentiable: when an argument requires a gradient, `qwen3_ref.functional.rms_norm` runs instead.
+    """
+    return torch.ops.qwen_cuda.rms_norm(x, weight, eps)
+
+
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+    """`rms_norm` that overwrites `x`. Arguments and errors as there; refuses tensors that require a gradient."""
+    torch.ops.qwen_cuda.rms_norm_(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm of `x + residual`, and that sum.
+
+    The sum is normed in fp32, before it is rounded for the second output. Arguments as for `rms_norm`; `residual` has
+    the shape, dtype and device of `x`.
+
+    Returns:
+        The normed rows and the new residual, both `[..., d]` and contiguous.
+    """
+    return torch.ops.qwen_cuda.add_rms_norm(x, residual, weight, eps)
+
+
+def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+    """`add_rms_norm` in place: `x` becomes the normed rows, `residual` the sum. They must not share memory."""
+    torch.ops.qwen_cuda.add_rms_norm_(x, residual, weight, eps)
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+# --8<-- [start:reference]
+def reference_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Pair:
+    """In float32 (float64 for float64); each output is rounded once."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    total = x.to(wide) + residual.to(wide)
+    normed = reference_rms_norm(total, weight.to(wide), eps, "fused")
+    return normed.to(x.dtype), total.to(x.dtype)
+
+
+# --8<-- [end:reference]
+
+
+def _reference_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return reference_rms_norm(x, weight, eps, "fused")
+
+
+# --8<-- [start:fake]
+def _fake_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+# --8<-- [end:fake]
+def _fake_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Pair:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def _fake_in_place(*arguments: Tensor | float) -> None:
+    """Nothing is returned, so nothing has a shape."""
+
+
+# --8<-- [start:register]
+register("rms_norm", fake=_fake_rms_norm, reference=_reference_rms_norm)
+register("add_rms_norm", fake=_fake_add_rms_norm, reference=reference_add_rms_norm)
+register("rms_norm_", fake=_fake_in_place, instead="rms_norm")
+register("add_rms_norm_", fake=_fake_in_place, instead="add_rms_norm")
+# --8<-- [end:register]

@@ -1,0 +1,47 @@
+// What the simulator tells the checked variant, which defines these functions in cudasim/checker_hooks.h. Elsewhere
+// they are empty.
+#pragma once
+
+#include <cstddef>
+
+#include "cudasim/language.h"
+
+namespace cudasim {
+
+#if CUDASIM_CHECKED
+#define CUDASIM_HOOK(name, parameters) inline void name parameters;
+#else
+#define CUDASIM_HOOK(name, parameters) \
+  inline void name parameters {}
+#endif
+
+// One launch, one block: each begin is followed by its end, after a failure too. The arguments are the simulator's
+// copy.
+CUDASIM_HOOK(checker_launch_begins,
+             (dim3 /*grid*/,
+              dim3 /*block*/,
+              size_t /*dynamic shared bytes*/,
+              const void* /*kernel*/,
+              const void* /*arguments*/,
+              size_t /*argument bytes*/))
+CUDASIM_HOOK(checker_block_begins,
+             (uint3 /*block*/, void* /*dynamic shared*/, size_t /*dynamic shared bytes*/, int /*threads*/))
+CUDASIM_HOOK(checker_block_ends, ())
+CUDASIM_HOOK(checker_launch_ends, ())
+// Who runs now: a thread of the block, or -1 for the OS thread itself.
+CUDASIM_HOOK(checker_thread_runs, (int /*thread*/, const char* /*stack*/, size_t /*stack bytes*/))
+// Between these two the running thread is in the simulator's own code.
+CUDASIM_HOOK(checker_enters_simulator, ())
+CUDASIM_HOOK(checker_leaves_simulator, ())
+// The running thread arrives at a barrier or a warp function, or updates a variable.
+CUDASIM_HOOK(checker_barrier, (const char* /*name*/, const char* /*file*/, int /*line*/))
+CUDASIM_HOOK(checker_warp_function,
+             (const char* /*name*/, int /*warp*/, unsigned /*mask*/, const char* /*file*/, int /*line*/))
+CUDASIM_HOOK(checker_atomic, (const void* /*address*/, size_t /*bytes*/, const void* /*return address*/))
+// All have arrived. Only __syncwarp orders the memory of a warp: shuffles and votes do not.
+CUDASIM_HOOK(checker_barrier_opened, ())
+CUDASIM_HOOK(checker_warp_synced, (int /*warp*/, unsigned /*mask*/))
+
+#undef CUDASIM_HOOK
+
+}  // namespace cudasim

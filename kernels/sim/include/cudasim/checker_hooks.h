@@ -1,0 +1,134 @@
+// What the simulator tells the checker (cudasim/checker.h), and what Python calls.
+#pragma once
+
+#include "cudasim/checker_state.h"
+
+namespace cudasim {
+
+CUDASIM_UNSEEN inline void checker_launch_begins(
+    dim3 grid, dim3 block, size_t shared_bytes, const void* kernel, const void* arguments, size_t argument_bytes) {
+  Checker& c = checker();
+  c.one_launch.lock();
+  c.operands = &operands_of_this_thread;
+#ifdef __linux__
+  dl_iterate_phdr(note_thread_locals, nullptr);
+#endif
+  c.arguments = range_of(arguments, argument_bytes);
+  if (!c.trace.on) return;
+  c.dynamic_object = -1;
+  for (size_t i = 0; i < c.operands->count(); ++i) {
+    Operand& o = (*c.operands)[i];
+    if (o.trace != c.trace.number) o.trace = c.trace.number, o.object = -1;
+  }
+  const auto triple = [](dim3 d) {
+    return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
+  };
+  c.trace.launch_begins("{\"grid\":" + triple(grid) + ",\"block\":" + triple(block) +
+                        ",\"dynamic_shared_bytes\":" + std::to_string(shared_bytes) +
+                        ",\"kernel\":" + std::to_string(reinterpret_cast<uintptr_t>(kernel) - c.image.base) + "}");
+}
+
+CUDASIM_UNSEEN inline void checker_launch_ends() {
+  Checker& c = checker();
+  running_thread = {};
+  c.one_launch.unlock();
+}
+
+CUDASIM_UNSEEN inline void checker_block_begins(uint3 index, void* dynamic_shared, size_t bytes, int threads) {
+  Checker& c = checker();
+  const auto low = reinterpret_cast<uintptr_t>(dynamic_shared);
+  c.dynamic.cover(low, low + bytes);
+  c.block_object = range_of(current, sizeof *current), c.grid = range_of(&current->grid, sizeof current->grid);
+  c.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
+  c.threads = threads;
+  c.shadow.block_begins();
+  c.unwritten = {};
+  for (const Variable& v : c.variables) {  // to NaNs, as a GPU leaves it undefined
+    if (v.owner == Variable::kShared) fill_bytes(reinterpret_cast<char*>(v.low), 0xff, v.high - v.low);
+  }
+  for (int t = 0; t < threads; ++t) c.calls[t].depth = 0, c.sequence[t] = 0, c.stacks[t] = 0;
+}
+
+// An unwritten read that no race explains is reported now.
+CUDASIM_UNSEEN inline std::string unwritten_sentence(const UnwrittenRead& read) {
+  return read.what + ", which no thread of the block has written";
+}
+
+CUDASIM_UNSEEN inline void checker_block_ends() {
+  Checker& c = checker();
+  running_thread = {};
+  const UnwrittenRead read = c.unwritten;
+  if (!read.found) return;
+  current->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({read.thread}, blockDim) + ": " +
+                     c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
+}
+
+CUDASIM_UNSEEN inline void checker_barrier_opened() {
+  Checker& c = checker();
+  if (c.unwritten.found) report(c.unwritten.thread, c.unwritten.site, unwritten_sentence(c.unwritten), true);
+  c.shadow.barrier_opened();
+}
+
+CUDASIM_UNSEEN inline void checker_warp_synced(int warp, unsigned mask) {
+  checker().shadow.warp_synced(warp, mask);
+}
+
+CUDASIM_UNSEEN inline void record_meeting(Kind kind, const char* name, unsigned mask, const char* file, int line) {
+  Checker& c = checker();
+  if (!c.trace.on) return;
+  const uint32_t site = c.sites.number(0, c.calls[running_thread.index], file, line);
+  record({0, mask, kind, Form::kPieces, site}, Space::kNone, c.trace.name(name), 0);
+}
+CUDASIM_UNSEEN inline void checker_warp_function(const char* name, int, unsigned mask, const char* file, int line) {
+  record_meeting(Kind::kWarpFunction, name, mask, file, line);
+}
+CUDASIM_UNSEEN inline void checker_barrier(const char* name, const char* file, int line) {
+  record_meeting(Kind::kBarrier, name, 0, file, line);
+}
+
+CUDASIM_UNSEEN inline void checker_atomic(const void* p, size_t bytes, const void* return_address) {
+  on_access(p, bytes, Kind::kAtomic, Form::kScalar, const_cast<void*>(return_address));
+}
+
+// thread -1: the OS thread itself.
+CUDASIM_UNSEEN inline void checker_thread_runs(int thread, const char* stack, size_t bytes) {
+  Checker& c = *checker_or_null;
+  running_thread.index = thread;
+  running_thread.stack = reinterpret_cast<uintptr_t>(stack);
+  running_thread.stack_bytes = 0;  // until the simulator is left
+  if (thread < 0) return;
+  running_thread.calls = &c.calls[thread];
+  c.stacks[thread] = running_thread.stack, c.stack_bytes = bytes;
+}
+CUDASIM_UNSEEN inline void checker_enters_simulator() {
+  running_thread.stack_bytes = 0;
+}
+CUDASIM_UNSEEN inline void checker_leaves_simulator() {
+  running_thread.stack_bytes = running_thread.index < 0 ? 0 : checker_or_null->stack_bytes;
+}
+
+}  // namespace cudasim
+
+// The operands of this thread's calls that follow, until they are forgotten: with any registered, every access to
+// global memory must lie in one of them.
+CUDASIM_EXPORT void cudasim_operand(const char* name, const void* data, size_t bytes, int writable) {
+  cudasim::operands_of_this_thread.add(name, data, bytes, writable != 0);
+}
+CUDASIM_EXPORT void cudasim_forget_operands() {
+  cudasim::operands_of_this_thread.forget();
+}
+
+// Records all launches from here to cudasim_trace_stop, which writes them to a file: 0, or what errno says.
+CUDASIM_EXPORT void cudasim_trace_start() {
+  cudasim::Checker& c = cudasim::checker();
+  const std::lock_guard<std::mutex> no_launch(c.one_launch);
+  c.trace.start();
+  c.variable_objects.assign(c.variables.size(), -1);
+}
+CUDASIM_EXPORT int cudasim_trace_stop(const char* path) {
+  cudasim::Checker& c = cudasim::checker();
+  const std::lock_guard<std::mutex> no_launch(c.one_launch);
+  const int error = c.trace.write(path, c.image, c.sites.all());
+  c.trace.clear();
+  return error;
+}

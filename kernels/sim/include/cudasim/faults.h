@@ -1,0 +1,95 @@
+// Signals during a kernel: faults (a null pointer, a division by zero, a failed assert) become a report instead of the
+// end of the process, and the watchdog's tick comes here.
+//
+// A handler acts only where a kernel's own code runs on this OS thread; it passes everything else on to the handler
+// that was there before. Sanitizers have handlers of their own, and then these are not installed.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+
+#ifdef __linux__
+#include <ucontext.h>
+#endif
+
+#include "cudasim/block.h"
+
+namespace cudasim {
+
+constexpr bool kCatchesSignals = !CUDASIM_ASAN && !CUDASIM_TSAN;
+constexpr int kTickSignal = SIGURG;  // ignored by whoever does not expect it, debuggers too
+
+inline struct sigaction& previous_action(int signal) {
+  static struct sigaction actions[64];
+  return actions[signal];
+}
+
+inline void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& previous = previous_action(signal);
+  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(signal, info, context);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);
+  if (signal == kTickSignal) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+// Where the interrupted code was; 0 where we do not know how to ask.
+inline uintptr_t program_counter([[maybe_unused]] void* context) {
+#if defined(__linux__) && defined(__x86_64__)
+  return uintptr_t(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__linux__)
+  return uintptr_t(static_cast<ucontext_t*>(context)->uc_mcontext.pc);
+#else
+  return 0;
+#endif
+}
+
+inline void on_fault(int signal, siginfo_t* info, void* context) {
+  Block* block = current;
+  if (!block || !block->in_kernel()) return pass_on(signal, info, context);
+  block->stop_at_fault(signal, *info, program_counter(context));
+}
+
+inline void on_tick(int signal, siginfo_t* info, void* context) {
+  Block* block = current;
+  if (!block) return pass_on(signal, info, context);
+  block->on_tick(program_counter(context));
+}
+
+inline void catch_signals() {
+  static const bool once = [] {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, kTickSignal}) {
+      struct sigaction action = {};
+      sigemptyset(&action.sa_mask);
+      action.sa_sigaction = signal == kTickSignal ? on_tick : on_fault;
+      // A handler may leave for another fiber, so it must not block its signal. A fault may be a stack that has
+      // overflowed, so it needs another one; a tick may come back to where it interrupted, so it stays on its fiber's.
+      action.sa_flags = SA_SIGINFO | SA_NODEFER | (signal == kTickSignal ? SA_RESTART : SA_ONSTACK);
+      sigaction(signal, &action, &previous_action(signal));
+    }
+    return true;
+  }();
+  (void)once;
+}
+
+// The stack on which this OS thread handles faults while it runs blocks.
+class FaultStack {
+ public:
+  FaultStack() : memory_(kCatchesSignals ? kBytes : 0) {
+    if (!kCatchesSignals) return;
+    stack_t stack = {};
+    stack.ss_sp = memory_.data();
+    stack.ss_size = memory_.size();
+    sigaltstack(&stack, &previous_);
+  }
+  ~FaultStack() {
+    if (kCatchesSignals) sigaltstack(&previous_, nullptr);
+  }
+
+ private:
+  static constexpr size_t kBytes = 64 << 10;
+  std::vector<char> memory_;
+  stack_t previous_ = {};
+};
+
+}  // namespace cudasim

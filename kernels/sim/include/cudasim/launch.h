@@ -1,0 +1,108 @@
+// A launch: its limits, and the team of OS threads that runs its blocks.
+#pragma once
+
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "cudasim/watchdog.h"
+
+namespace cudasim {
+
+// The limits of compute capability 9.0, by which a launch is refused, and the simulator's own for cooperative ones.
+constexpr long kMaxThreadsPerBlock = 1024, kMaxBlockZ = 64, kMaxGridX = 2147483647, kMaxGridYZ = 65535;
+constexpr size_t kMaxSharedBytes = 227 * 1024;
+constexpr long kMaxCooperativeThreads = CUDASIM_TSAN ? 4096 : 65536, kMaxCooperativeBlocks = 512;
+
+inline std::string count(long n, const char* what) {
+  return std::to_string(n) + " " + what;
+}
+
+// Why the launch is not possible; empty if it is.
+inline std::string why_invalid(const Grid& g) {
+  const auto over = [](const std::string& what, const std::string& limit) { return what + ", but " + limit; };
+  if (g.threads < 1) return "the block " + text(g.block) + " has no threads; each of its dimensions must be at least 1";
+  if (g.blocks < 1) return "the grid " + text(g.grid) + " has no blocks; skip the launch if there is nothing to do";
+  if (g.threads > kMaxThreadsPerBlock)
+    return over("the block " + text(g.block) + " has " + count(g.threads, "threads"), "at most 1024 are allowed");
+  if (g.block.z > kMaxBlockZ) return over("the block " + text(g.block) + " is too deep", "z is at most 64");
+  if (g.grid.x > kMaxGridX) return over("the grid " + text(g.grid) + " is too wide", "x is at most 2147483647");
+  if (g.grid.y > kMaxGridYZ || g.grid.z > kMaxGridYZ)
+    return over("the grid " + text(g.grid) + " is too large", "y and z are at most 65535");
+  if (g.shared_bytes > kMaxSharedBytes)
+    return over(count(long(g.shared_bytes), "bytes of dynamic shared memory are asked for"),
+                "a block has at most 232448 (227 KB)");
+  if (g.cooperative && (g.blocks > kMaxCooperativeBlocks || g.blocks * g.threads > kMaxCooperativeThreads))
+    return over(
+        "a cooperative launch of " + count(g.blocks, "blocks of ") + count(g.threads, "threads must run at once"),
+        "the simulator runs at most " + count(kMaxCooperativeBlocks, "blocks and ") +
+            count(kMaxCooperativeThreads, "threads at once; use a smaller grid"));
+  return "";
+}
+
+inline void run_blocks(Grid& grid, long only = -1) {
+  try {
+    Watchdog::Worker worker(Watchdog::get());
+    Block block(grid);
+    const auto run = [&](long id) { worker.begins_block(), block.run(id); };
+    if (only >= 0) return run(only), grid.leave();
+    for (long i; !grid.failed && (i = grid.next++) < grid.blocks;) run(grid.order.empty() ? i : grid.order[i]);
+  } catch (const std::exception& e) {
+    grid.fail(e.what());
+  }
+}
+
+inline void shuffle_blocks(Grid& grid) {
+  Random random{uint64_t(grid.seed)};
+  for (long i = 0; i < grid.blocks; ++i) {
+    grid.order.push_back(i);
+    std::swap(grid.order[i], grid.order[random.below(unsigned(i + 1))]);
+  }
+}
+
+// Runs all blocks and waits for them. Throws std::runtime_error with the first report.
+inline void run(Grid& grid) {
+  const std::string why = why_invalid(grid);
+  if (!why.empty()) throw std::runtime_error("cuda_sim: invalid launch: " + why);
+  if (current) throw std::runtime_error("cuda_sim: a kernel cannot launch kernels in the simulator");
+  if (grid.cooperative && CUDASIM_ONE_OS_THREAD && grid.blocks > 1)
+    throw std::runtime_error(
+        "cuda_sim: this variant runs one block at a time; a cooperative launch needs the plain variant");
+  checker_launch_begins(grid.grid, grid.block, grid.shared_bytes, grid.kernel, grid.arguments, grid.argument_bytes);
+  std::vector<std::thread> team;
+  if (grid.cooperative) {  // all blocks at once, an OS thread each
+    for (long i = 1; i < grid.blocks; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i); });
+    run_blocks(grid, 0);
+  } else {
+    if (grid.seed) shuffle_blocks(grid);
+    const long cores = std::min(16l, long(std::thread::hardware_concurrency()));
+    const long most = CUDASIM_ONE_OS_THREAD ? 1 : environment("CUDASIM_THREADS", cores);
+    for (long i = 1; i < most && i < grid.blocks; ++i) team.emplace_back([&grid] { run_blocks(grid); });
+    run_blocks(grid);
+  }
+  for (auto& thread : team) thread.join();
+  checker_launch_ends();
+  if (grid.failed) throw std::runtime_error(grid.error);
+}
+
+template <class... P>
+struct KernelCall {
+  void (*kernel)(P...);
+  std::tuple<P...> arguments;
+
+  template <size_t... I>
+  void make(std::index_sequence<I...>) {
+    kernel(std::get<I>(arguments)...);
+  }
+  static void make_for_one_thread(void* call) { static_cast<KernelCall*>(call)->make(std::index_sequence_for<P...>()); }
+};
+
+template <class... P, class... A>
+void launch_kernel(bool cooperative, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
+  KernelCall<P...> call{kernel, std::tuple<P...>(static_cast<P>(args)...)};
+  Grid g(Launch{grid, block, shared_bytes, cooperative, reinterpret_cast<const void*>(kernel),
+                KernelCall<P...>::make_for_one_thread, &call, sizeof call});
+  run(g);
+}
+
+}  // namespace cudasim

@@ -1,0 +1,76 @@
+// What the simulator must know of the library that it is a part of: where its code lies, and its shared variables.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cudasim/build.h"
+#include "cudasim/elf_symbols.h"
+#include "cudasim/source_lines.h"
+
+namespace cudasim {
+
+inline const Image& library_image() {
+  static const Image image = find_image();
+  return image;
+}
+
+inline bool in_library(uintptr_t address) {
+  const Image& image = library_image();
+  return address >= image.low && address < image.high;
+}
+
+// "rms_norm.cu:41" of a code address; empty where the library has no debug information.
+inline std::string library_line(uintptr_t program_counter) {
+  std::vector<Frame> frames;
+  append_frames(library_image(), program_counter + 1, frames);  // it expects a return address, one past the place
+  return describe_frames(frames);
+}
+
+// The static shared variables of all kernels of the library: offset and bytes. Those of a thread_local variable count
+// from another one whose address we know, so that they hold in every OS thread.
+class StaticSharedMemory {
+ public:
+  static const StaticSharedMemory& of_library() {
+    static const StaticSharedMemory memory;
+    return memory;
+  }
+
+  // To NaNs, as a GPU leaves it undefined.
+  CUDASIM_PLAIN void poison() const {
+    auto* base = reinterpret_cast<volatile char*>(kThreadLocal ? &landmark_ : nullptr);
+    for (const auto& [offset, bytes] : variables_) fill(base + offset, bytes);
+  }
+
+ private:
+  static constexpr bool kThreadLocal = !CUDASIM_ONE_OS_THREAD;
+  static inline thread_local char landmark_ = 0;
+
+  // With clang and AddressSanitizer a variable's symbol has the bytes of the guard behind it too.
+  static CUDASIM_PLAIN __attribute__((no_sanitize("address"))) void fill(volatile char* p, size_t bytes) {
+#if CUDASIM_ASAN || CUDASIM_TSAN
+    while (bytes--) *p++ = char(0xff);  // memset is a sanitizer's own, and would be seen
+#else
+    std::memset(const_cast<char*>(p), 0xff, bytes);
+#endif
+  }
+
+#ifdef __linux__
+  StaticSharedMemory() {
+    const int wanted = kThreadLocal ? STT_TLS : STT_OBJECT;
+    std::ptrdiff_t origin = kThreadLocal ? 0 : -std::ptrdiff_t(library_image().base);
+    each_symbol(library_image(), [&](const char* name, uintptr_t value, size_t bytes, int type) {
+      if (type != wanted) return;
+      if (std::strstr(name, CUDASIM_SHARED_TAG)) variables_.emplace_back(std::ptrdiff_t(value), bytes);
+      if (kThreadLocal && std::strstr(name, "StaticSharedMemory9landmark_")) origin = std::ptrdiff_t(value);
+    });
+    for (auto& variable : variables_) variable.first -= origin;
+  }
+#endif
+
+  std::vector<std::pair<std::ptrdiff_t, size_t>> variables_;
+};
+
+}  // namespace cudasim
