@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qwen_cuda.building import Library
+from qwen_cuda.loading import load
+from tests.build_kit import needs_compiler
 from tests.simulator_programs import SOURCES, build, compiler, run
 
 CASES = re.findall(r'\{"(\w+)"', (SOURCES / "planted.cu").read_text())
@@ -65,6 +68,17 @@ def test_a_seed_repeats_its_order(plain: Path) -> None:
         for _ in range(2)
     )
     assert first == second
+
+
+@needs_compiler
+def test_preemption_at_accesses_shows_an_update_that_is_not_atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = load(Library("sim", (SOURCES / "planted.cu",), "checked")).handle
+    fault, sound = b"global_histogram_without_atomic", b"global_histogram"
+    monkeypatch.setenv("CUDASIM_SEED", "1")
+    assert checked.run_case(fault) == 0  # threads change places at barriers only
+    monkeypatch.setenv("CUDASIM_PREEMPT", "3")
+    assert checked.run_case(fault) == 3
+    assert checked.run_case(sound) == 0
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -11,6 +11,7 @@ import torch
 
 from qwen_cuda.building import Library
 from qwen_cuda.loading import load
+from tests.build_kit import needs_compiler
 from tests.simulator_programs import SOURCES, build, run
 
 FILES = ("main.cu", "barriers.cu", "warp_functions.cu", "memory.cu", "arithmetic.cu", "reports.cu")
@@ -42,6 +43,14 @@ def test_every_primitive_holds_in_any_order_of_threads(program: Path, seed: str)
 def test_one_thread_of_the_system_is_enough(program: Path) -> None:
     done = run(program, CUDASIM_THREADS="1")
     assert done.returncode == 0, done.stdout
+
+
+@needs_compiler
+def test_every_primitive_means_the_same_in_a_checked_build(capfd: pytest.CaptureFixture[str]) -> None:
+    files = tuple(SOURCES / file for file in FILES[:4])
+    checked = load(Library("sim", files, "checked")).handle
+    assert checked.run_checks(None) == 0, capfd.readouterr().out
+    assert checked.run_checks(b"no_such_check") == -1
 
 
 def test_a_check_can_fail(program: Path) -> None:

@@ -25,6 +25,7 @@ ODD = (33, 63, 65, 255, 257, 1023, 1025)
 WHOLE_PACKS = (8, 16, 32, 64, 96, 128, 256, 512, 896, 1024, 2560, 4096)
 # Rows that fill the registers of a block in one format or another, or are one pack longer.
 LONG = (4104, 8184, 8192, 16384, 16392, 32768, 32776, 40001)
+READ_TWICE = 16392  # beyond the registers of a block in every format
 MANY = 4099  # rows: beyond what the kernel counts as few, and no multiple of what a block takes
 DENSE = Layout()
 
@@ -106,10 +107,11 @@ def check_long_rows(backend: Backend) -> None:
 def check_many_rows(backend: Backend) -> None:
     """More rows than a warp, a block or a whole GPU takes at once; also none at all."""
     for dtype in DTYPES:
-        for shape in ((0, 64), (300, 3), (MANY, 72)):
+        for shape in ((0, 64), (300, 3)):
             norm(backend, rows_of_numbers(shape, dtype, seed=shape[0], kind="wide"))
+    norm(backend, rows_of_numbers((MANY, 72), torch.float32, seed=1, kind="wide"))
     for shape in ((MANY, 520), (MANY // 4, 1288)):
-        norm(backend, rows_of_numbers(shape, torch.bfloat16, seed=0, kind="wide"))
+        norm(backend, rows_of_numbers(shape, torch.bfloat16, seed=2, kind="wide"))
 
 
 def check_leading_dimensions(backend: Backend) -> None:
@@ -157,9 +159,9 @@ def check_eps(backend: Backend) -> None:
 def check_in_place_equals_functional(backend: Backend) -> None:
     """`rms_norm_` gives the bits of `rms_norm`, and touches nothing between or around the rows."""
     for dtype in DTYPES:
-        for size in (7, 31, 256, 1023, 1024, LONG[-1]):
+        for size in (7, 31, 256, 1023, 1024, READ_TWICE):
             for layout in (DENSE, *padded(size, dtype), Layout(row_padding=5, offset=1)):
-                values = rows_of_numbers((4, size), dtype, seed=size, kind="wide")
+                values = rows_of_numbers((2, size), dtype, seed=size, kind="wide")
                 expected = norm(backend, values)
                 x = backend.place(values, row_padding=layout.row_padding, offset=layout.offset)
                 weight = norm_weight(size, dtype, seed=size).to(backend.device)

@@ -8,6 +8,11 @@
 
 namespace qwen {
 
+void check_device(Backend backend, const char* op, const char* name, const at::Tensor& t) {
+  TORCH_CHECK(backend != Backend::kSim || t.is_cpu(), op, ": ", name, " is on ", t.device(),
+              "; the simulator runs on the CPU: pass ", name, ".cpu(), or call torch.ops.qwen_cuda.");
+}
+
 Dtype dtype_of(const char* op, const char* name, const at::Tensor& t) {
   switch (t.scalar_type()) {
     case at::kFloat:

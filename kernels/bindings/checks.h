@@ -14,6 +14,9 @@ struct Rows {
   int64_t rows, hidden, stride;
 };
 
+// Refuses a tensor on a GPU for the simulator.
+void check_device(Backend backend, const char* op, const char* name, const at::Tensor& t);
+
 // Refuses a dtype that the norm and elementwise operators do not have.
 Dtype dtype_of(const char* op, const char* name, const at::Tensor& t);
 

@@ -22,6 +22,7 @@ int64_t grain(int64_t hidden) {
 template <Backend B>
 void launch_rms_norm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out) {
   const char* op = "rms_norm";
+  qwen::check_device(B, op, "x", x);
   const qwen::Dtype dtype = qwen::dtype_of(op, "x", x);
   const qwen::Rows in = qwen::rows_of(op, "x", x), to = qwen::written_rows_of(op, "x", out);
   qwen::check_weight(op, weight, "x", x);
@@ -59,6 +60,7 @@ void launch_add_rms_norm(const Tensor& x,
                          const Tensor& out,
                          const Tensor& residual_out) {
   const char* op = "add_rms_norm";
+  qwen::check_device(B, op, "x", x);
   const qwen::Dtype dtype = qwen::dtype_of(op, "x", x);
   const qwen::Rows in = qwen::rows_of(op, "x", x), add = qwen::rows_of(op, "residual", residual);
   const qwen::Rows to = qwen::written_rows_of(op, "x", out);
@@ -167,5 +169,9 @@ TORCH_LIBRARY_IMPL(qwen_cuda, CUDA, m) {
   implement<Backend::kCuda>(m);
 }
 TORCH_LIBRARY_IMPL(qwen_sim, CPU, m) {
+  implement<Backend::kSim>(m);
+}
+// To be refused with a sentence.
+TORCH_LIBRARY_IMPL(qwen_sim, CUDA, m) {
   implement<Backend::kSim>(m);
 }

@@ -1,5 +1,5 @@
-// Bit functions, conversions and the arithmetic of bfloat16 and half. test_sim_semantics.py compares the conversions
-// of all 65,536 numbers with NumPy's and PyTorch's.
+// Bit functions, conversions and the arithmetic of bfloat16 and half. conversions.cu is for
+// the conversions of all 65,536 numbers.
 #include <cmath>
 
 #include "check.h"
@@ -76,19 +76,3 @@ CHECK(fused_multiply_add_rounds_once) {
   EXPECT(bits(__hfma(b(0x1.02p+0f), b(0x1.02p-8f), b(1.0f))) == bits(b(0x1.02p+0f)));  // just above the tie
   EXPECT(bits(__hfma(b(1.0f), b(INFINITY), b(-INFINITY))) == 0x7fff);
 }
-
-#ifdef CHECK_EXPORTS
-#define EXPORT extern "C" __attribute__((visibility("default")))
-EXPORT void halves_to_floats(const unsigned short* in, float* out, long n) {
-  for (long i = 0; i < n; ++i) out[i] = __half2float(__ushort_as_half(in[i]));
-}
-EXPORT void floats_to_halves(const float* in, unsigned short* out, long n) {
-  for (long i = 0; i < n; ++i) out[i] = bits(__float2half(in[i]));
-}
-EXPORT void bfloat16s_to_floats(const unsigned short* in, float* out, long n) {
-  for (long i = 0; i < n; ++i) out[i] = __bfloat162float(__ushort_as_bfloat16(in[i]));
-}
-EXPORT void floats_to_bfloat16s(const float* in, unsigned short* out, long n) {
-  for (long i = 0; i < n; ++i) out[i] = bits(__float2bfloat16(in[i]));
-}
-#endif

@@ -41,7 +41,7 @@ constexpr int kOddWidth = __LINE__ + 2;
 __global__ void odd_width(int* out) {
   out[threadIdx.x] = __shfl_xor_sync(kFullMask, 1, 1, 12);
 }
-constexpr int kGridBarrier = __LINE__ + 2;
+[[maybe_unused]] constexpr int kGridBarrier = __LINE__ + 2;
 __global__ void blocks_that_skip_the_grid_barrier() {
   if (blockIdx.x != 2) grid_sync();
 }

@@ -66,7 +66,7 @@ inline void __threadfence() {
 #if CUDASIM_TSAN  // which knows atomic variables, but no fences
   static std::atomic<int> everybody{0};
   everybody.fetch_add(1);
-#else
+#elif !CUDASIM_CHECKED  // where one OS thread runs all blocks
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
@@ -75,6 +75,10 @@ inline void __threadfence_block() {
 }
 inline void __threadfence_system() {
   __threadfence();
+}
+
+inline void __trap() {
+  cudasim::current->stop("calls __trap()");
 }
 
 // A loop that waits for another thread should call it: the others then go on at once.

@@ -68,6 +68,9 @@ inline void run(Grid& grid) {
   if (grid.cooperative && CUDASIM_ONE_OS_THREAD && grid.blocks > 1)
     throw std::runtime_error(
         "cuda_sim: this variant runs one block at a time; a cooperative launch needs the plain variant");
+  static std::mutex shared_variables;  // of which all launches have the same, unless they are thread_local
+  std::unique_lock<std::mutex> alone(shared_variables, std::defer_lock);
+  if (CUDASIM_ONE_OS_THREAD) alone.lock();
   checker_launch_begins(grid.grid, grid.block, grid.shared_bytes, grid.kernel, grid.arguments, grid.argument_bytes);
   std::vector<std::thread> team;
   if (grid.cooperative) {  // all blocks at once, an OS thread each

@@ -107,7 +107,7 @@ inline void Block::yield(Place at) {
   switch_to(next());
 }
 
-// Called at every basic block, or every access: at one in CUDASIM_PREEMPT calls another thread goes on.
+// The checker calls it at every access: at one in CUDASIM_PREEMPT calls another thread goes on.
 inline void Block::maybe_preempt() {
   if (asked_ && in_kernel()) look_at_clock(0);
   if (!grid.preempt || !in_kernel()) return;
@@ -116,9 +116,3 @@ inline void Block::maybe_preempt() {
 }
 
 }  // namespace cudasim
-
-#if defined(CUDASIM_COVERAGE)  // built with -fsanitize-coverage=trace-pc: called at every basic block
-extern "C" CUDASIM_PLAIN __attribute__((used)) inline void __sanitizer_cov_trace_pc() {
-  if (cudasim::Block* block = cudasim::current) block->maybe_preempt();
-}
-#endif
