@@ -58,7 +58,8 @@ def render(profile: dict[str, Any]) -> str:
         ),
         "",
         f"*Table 1.* What ncu read of these kernels on one {where['gpu']}, {where['date'][:10]}, clocks as they were,",
-        "caches emptied before each kernel. In brackets: how many warps waited for this reason, on average, for each",
+        "caches emptied before each kernel. What is written stays in L2 after the kernel has ended, so *DRAM* counts",
+        "little more than what was read. In brackets: how many warps waited for this reason, on average, for each",
         "instruction that was issued.",
         "",
     ]

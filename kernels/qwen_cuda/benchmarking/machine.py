@@ -75,10 +75,12 @@ def clocks(device: torch.device) -> dict[str, float | None]:
 
 
 def commit() -> str:
-    """The commit of this tree, with `+changes` when files differ from it; QWEN_COMMIT where there is no git."""
+    """QWEN_COMMIT, for a tree copied without its history; else git's commit, with `+changes` where files differ."""
+    if named := os.environ.get("QWEN_COMMIT"):
+        return named
     head = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
     if head is None:
-        return os.environ.get("QWEN_COMMIT", "unknown")
+        return "unknown"
     return head + ("+changes" if _output("git", "-C", str(ROOT), "status", "--porcelain") else "")
 
 

@@ -80,10 +80,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{tool}: {'clean' if clean(results[tool]) else 'NOT CLEAN'}, {results[tool]}", flush=True)
         if not clean(results[tool]):
             print(run.stdout[-6000:])
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        data = {"commit": commit(), "paths": options.paths, "select": options.select, "tools": results}
-        options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        if options.output:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            data = {"commit": commit(), "paths": options.paths, "select": options.select, "tools": results}
+            options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0 if all(clean(result) for result in results.values()) else 1
 
 

@@ -186,7 +186,7 @@ __global__ void read_beside_atomic(float* out, int wrong) {
 
 #define FAULT(name, threads, shared, kernel, ...)                                                              \
   extern "C" __attribute__((visibility("default"))) const char* name(const float* in, float* out, int wrong) { \
-    static std::string report;                                                                                 \
+    static thread_local std::string report;                                                                    \
     report.clear();                                                                                            \
     try {                                                                                                      \
       launch(kernel, dim3(2), dim3(threads), shared, nullptr, __VA_ARGS__);                                    \

@@ -92,7 +92,7 @@ __global__ void two_warps(const float* in, float* out, int) {
 
 #define PATTERN(name, kernel, blocks, threads)                                                             \
   extern "C" __attribute__((visibility("default"))) const char* name(const float* in, float* out, int n) { \
-    static std::string report;                                                                             \
+    static thread_local std::string report;                                                                \
     report.clear();                                                                                        \
     try {                                                                                                  \
       launch(kernel, dim3(blocks), dim3(threads), 0, nullptr, in, out, n);                                 \

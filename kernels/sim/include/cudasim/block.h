@@ -58,8 +58,14 @@ class Block {
     explicit Inside(Block& b) : block(b) { block.enter(); }
     ~Inside() { block.leave(); }
   };
-  void enter() { checker_enters_simulator(), ignore_accesses(), inside_ = true; }
-  void leave() { inside_ = false, heed_accesses(), checker_leaves_simulator(); }
+  void enter() {
+    checker_enters_simulator(), ignore_accesses();
+    inside_ = true;
+  }
+  void leave() {
+    inside_ = false;
+    heed_accesses(), checker_leaves_simulator();
+  }
 
   CUDASIM_PLAIN static inline void entry();
   CUDASIM_SWITCH inline void switch_to(Fiber* to, bool for_good = false);
@@ -200,7 +206,8 @@ inline void Block::run(long id) {
   std::memset(shared_, 0xff, grid.shared_bytes);                    // NaNs: shared memory starts undefined
   if (!CUDASIM_CHECKED) StaticSharedMemory::of_library().poison();  // the checker does it
   living_ = threads, arrived_ = 0, head_ = tail_ = 0, verdict_[0] = verdict_[1] = {}, pool_->main.stack = nullptr;
-  ticks_ = 0, asked_ = false;
+  ticks_ = 0;
+  asked_ = false;
   for (int w = 0; w < int(warps_.size()); ++w) {
     const int lanes = threads - w * 32;
     warps_[w].start(lanes < 32 ? (1u << lanes) - 1 : ~0u);

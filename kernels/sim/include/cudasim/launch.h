@@ -12,6 +12,7 @@ namespace cudasim {
 // The limits of compute capability 9.0, by which a launch is refused, and the simulator's own for cooperative ones.
 constexpr long kMaxThreadsPerBlock = 1024, kMaxBlockZ = 64, kMaxGridX = 2147483647, kMaxGridYZ = 65535;
 constexpr size_t kMaxSharedBytes = 227 * 1024;
+// ThreadSanitizer knows at most 8,128 threads, and each of ours is one.
 constexpr long kMaxCooperativeThreads = CUDASIM_TSAN ? 4096 : 65536, kMaxCooperativeBlocks = 512;
 
 inline std::string count(long n, const char* what) {
@@ -78,7 +79,7 @@ inline void run(Grid& grid) {
     run_blocks(grid, 0);
   } else {
     if (grid.seed) shuffle_blocks(grid);
-    const long cores = std::min(16l, long(std::thread::hardware_concurrency()));
+    const long cores = std::min(CUDASIM_TSAN ? 2l : 16l, long(std::thread::hardware_concurrency()));
     const long most = CUDASIM_ONE_OS_THREAD ? 1 : environment("CUDASIM_THREADS", cores);
     for (long i = 1; i < most && i < grid.blocks; ++i) team.emplace_back([&grid] { run_blocks(grid); });
     run_blocks(grid);
