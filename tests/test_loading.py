@@ -228,3 +228,19 @@ def test_the_bindings_share_the_c_plus_plus_library_of_pytorch() -> None:
 def test_the_bindings_know_no_cuda_headers() -> None:
     for path in (*KERNELS.glob("bindings/*"), *KERNELS.glob("cpu/*")):
         assert not re.search(r"#include [<\"](cuda|c10/cuda|ATen/cuda)", path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not list its mappings")
+def test_a_simulated_library_gives_its_stacks_back_after_use() -> None:
+    """A process may have 65,530 mappings, and a suite loads a hundred libraries with up to 1,024 stacks a block."""
+
+    def mappings() -> int:
+        return len(Path("/proc/self/maps").read_bytes().splitlines())
+
+    x, weight = torch.ones(2, 20000), torch.ones(20000)  # rows of a whole block of threads
+    with loading.using(loading.default_library("rms_norm", "sim")):
+        torch.ops.qwen_sim.rms_norm(x, weight, 1e-6)
+        inside = mappings()
+    assert inside - mappings() > 1000
+    with loading.using(loading.default_library("rms_norm", "sim")):
+        assert torch.equal(torch.ops.qwen_sim.rms_norm(x, weight, 0.0), x)

@@ -144,6 +144,15 @@ def using(library: Library) -> Iterator[Loaded]:
             for stack in stacks:
                 del stack[len(stack) - 1 - stack[::-1].index(loaded)]
             _point(handle, library.kind, loaded.launchers)
+            if not any(loaded in stack for stack in stacks):
+                _rest(loaded)
+
+
+def _rest(loaded: Loaded) -> None:
+    """Gives back the memory that a simulated library keeps for its next launch: a process may load hundreds of them."""
+    release = getattr(loaded.handle, "cudasim_release_stacks", None)
+    if release is not None:
+        release()
 
 
 @functools.cache

@@ -65,7 +65,7 @@ struct Fiber {  // first what a switch touches: one cache line
   char arrives = 0, leaves[2] = {};  // addresses by which ThreadSanitizer orders __syncwarp
 };
 
-// The fibers of one block. Stacks are kept for later launches.
+// The fibers of one block. Stacks are kept for later launches, until somebody asks for their memory.
 class FiberPool {
  public:
   std::vector<Fiber> fibers;
@@ -86,11 +86,31 @@ class FiberPool {
     idle().push_back(pool);
   }
 
+  // Gives the stacks that no launch uses back to the system. A process has a limited number of mappings, and each
+  // library of the simulator has stacks of its own. AddressSanitizer keeps them: what it knows of their bytes would
+  // outlive them.
+  static void release() {
+#if !CUDASIM_ASAN
+    std::lock_guard<std::mutex> guard(lock());
+    for (FiberPool* pool : idle()) {
+      for (const Fiber& fiber : pool->fibers) {
+#if CUDASIM_TSAN
+        __tsan_destroy_fiber(fiber.tool);
+#endif
+        munmap(fiber.stack - kGuardBytes, kGuardBytes + kStackBytes);
+      }
+      stacks() -= int(pool->fibers.size());
+      delete pool;
+    }
+    idle().clear();
+#endif
+  }
+
   static constexpr size_t kGuardBytes = 16384;
 
  private:
   static constexpr size_t kStackBytes = (CUDASIM_ASAN || CUDASIM_TSAN || CUDASIM_CHECKED) ? 256 << 10 : 64 << 10;
-  static constexpr int kGuardedStacks = 12288;  // Linux allows 65530 mappings, and a guard page costs two of them
+  static constexpr int kGuardedStacks = 4096;  // Linux allows 65530 mappings, and a guard page costs two of them
 
   static std::mutex& lock() {
     static std::mutex m;
@@ -100,8 +120,11 @@ class FiberPool {
     static auto* v = new std::vector<FiberPool*>;
     return *v;
   }
+  static std::atomic<int>& stacks() {
+    static std::atomic<int> count{0};
+    return count;
+  }
   static Fiber new_fiber() {
-    static std::atomic<int> stacks{0};
     int flags = MAP_PRIVATE | MAP_ANON;
 #ifdef MAP_NORESERVE
     flags |= MAP_NORESERVE;
@@ -112,7 +135,7 @@ class FiberPool {
           "cuda_sim: no memory is left for the stacks of threads; use fewer blocks at a time "
           "(CUDASIM_THREADS) or smaller blocks");
     }
-    if (stacks++ < kGuardedStacks) mprotect(memory, kGuardBytes, PROT_NONE);  // a stack that overflows faults
+    if (stacks()++ < kGuardedStacks) mprotect(memory, kGuardBytes, PROT_NONE);  // a stack that overflows faults
     Fiber f;
     f.stack = static_cast<char*>(memory) + kGuardBytes;
     f.stack_bytes = kStackBytes;
