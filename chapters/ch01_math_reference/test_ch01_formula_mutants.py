@@ -145,6 +145,7 @@ def softmax_in_16_bits(scores: Any) -> Any:
     return weights / torch.where(total == 0, 1.0, total)
 
 
+SOURCE = "the formulas"
 MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "norm subtracts the mean": ("rms_norm", norm_centred),
     "norm ignores its weight": (

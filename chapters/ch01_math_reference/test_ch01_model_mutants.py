@@ -95,6 +95,7 @@ def without_last_norm(self: Any, *args: Any) -> Any:
         self.norm = norm
 
 
+SOURCE = "the model"
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "QK-norm after RoPE": (Attention, "forward", attention(norm_first=False)),
     "no QK-norm": (Attention, "forward", attention(norm_q="", norm_k="")),
