@@ -22,7 +22,7 @@ def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
 
 ROOT = "1.0f / sqrtf(mean + a.eps)"
 X = "static_cast<const T*>(args.x)"
-ADDITION = "value[j][k] += to_float(residual[j].values[k])"
+ADDITION = "intermediate<T, kHf>(value[j][k] + to_float(residual[j].values[k]))"
 
 MUTANTS = (
     # The sum.
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "rounds twice",
         "The scaled row is rounded before the weight is applied, as Hugging Face does.",
-        kernel("value[j][k] * scale *", "to_float(from_float<T>(value[j][k] * scale)) *"),
+        kernel("intermediate<T, kHf>(value[j][k] * scale)", "intermediate<T, true>(value[j][k] * scale)"),
     ),
     Mutant(
         "weights of neighbours",
@@ -163,11 +163,11 @@ MUTANTS = (
         (Edit("number_types.cuh", "f(__half{})", "f(__nv_bfloat16{})"),),
     ),
     # The residual.
-    Mutant("residual not added", "x is normed alone.", kernel(ADDITION, "value[j][k] += 0.0f")),
+    Mutant("residual not added", "x is normed alone.", kernel(ADDITION, "value[j][k]")),
     Mutant(
         "sum rounded before it is normed",
         "The norm sees what the residual keeps, as two separate operators would.",
-        kernel(ADDITION, "value[j][k] = to_float(from_float<T>(value[j][k] + to_float(residual[j].values[k])))"),
+        kernel(ADDITION, ADDITION.replace("kHf", "true")),
     ),
     Mutant(
         "residual stored before the addition",

@@ -20,7 +20,7 @@ int64_t grain(int64_t hidden) {
 
 // --8<-- [start:launch]
 template <Backend B>
-void launch_rms_norm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out) {
+void launch_rms_norm(const Tensor& x, const Tensor& weight, double eps, bool hf_rounding, const Tensor& out) {
   const char* op = "rms_norm";
   qwen::check_device(B, op, "x", x);
   const qwen::Dtype dtype = qwen::dtype_of(op, "x", x);
@@ -37,7 +37,8 @@ void launch_rms_norm(const Tensor& x, const Tensor& weight, double eps, const Te
                            in.stride,
                            to.stride,
                            static_cast<float>(eps),
-                           dtype};
+                           dtype,
+                           hf_rounding};
   if constexpr (B == Backend::kCpu) {
     at::parallel_for(0, in.rows, grain(in.hidden),
                      [&](int64_t first, int64_t last) { qwen::cpu::rms_norm(args, first, last); });
@@ -57,6 +58,7 @@ void launch_add_rms_norm(const Tensor& x,
                          const Tensor& residual,
                          const Tensor& weight,
                          double eps,
+                         bool hf_rounding,
                          const Tensor& out,
                          const Tensor& residual_out) {
   const char* op = "add_rms_norm";
@@ -89,7 +91,8 @@ void launch_add_rms_norm(const Tensor& x,
                               to.stride,
                               sum.stride,
                               static_cast<float>(eps),
-                              dtype};
+                              dtype,
+                              hf_rounding};
   if constexpr (B == Backend::kCpu) {
     at::parallel_for(0, in.rows, grain(in.hidden),
                      [&](int64_t first, int64_t last) { qwen::cpu::add_rms_norm(args, first, last); });
@@ -108,40 +111,41 @@ void launch_add_rms_norm(const Tensor& x,
 }
 
 template <Backend B>
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, bool hf_rounding) {
   qwen::rows_of("rms_norm", "x", x);  // before memory is taken for an output of its shape
   Tensor out = at::empty(x.sizes(), x.options());
-  launch_rms_norm<B>(x, weight, eps, out);
+  launch_rms_norm<B>(x, weight, eps, hf_rounding, out);
   return out;
 }
 
 template <Backend B>
-void rms_norm_(Tensor& x, const Tensor& weight, double eps) {
-  launch_rms_norm<B>(x, weight, eps, x);
+void rms_norm_(Tensor& x, const Tensor& weight, double eps, bool hf_rounding) {
+  launch_rms_norm<B>(x, weight, eps, hf_rounding, x);
 }
 
 template <Backend B>
-std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+std::tuple<Tensor, Tensor> add_rms_norm(
+    const Tensor& x, const Tensor& residual, const Tensor& weight, double eps, bool hf_rounding) {
   qwen::rows_of("add_rms_norm", "x", x);
   Tensor out = at::empty(x.sizes(), x.options()), residual_out = at::empty(x.sizes(), x.options());
-  launch_add_rms_norm<B>(x, residual, weight, eps, out, residual_out);
+  launch_add_rms_norm<B>(x, residual, weight, eps, hf_rounding, out, residual_out);
   return {out, residual_out};
 }
 
 template <Backend B>
-void add_rms_norm_(Tensor& x, Tensor& residual, const Tensor& weight, double eps) {
-  launch_add_rms_norm<B>(x, residual, weight, eps, x, residual);
+void add_rms_norm_(Tensor& x, Tensor& residual, const Tensor& weight, double eps, bool hf_rounding) {
+  launch_add_rms_norm<B>(x, residual, weight, eps, hf_rounding, x, residual);
 }
 
 void define(torch::Library& m) {
   // --8<-- [start:schema]
-  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
-  m.def("rms_norm_(Tensor(a!) x, Tensor weight, float eps) -> ()");
+  m.def("rms_norm(Tensor x, Tensor weight, float eps, *, bool hf_rounding=False) -> Tensor");
+  m.def("rms_norm_(Tensor(a!) x, Tensor weight, float eps, *, bool hf_rounding=False) -> ()");
   m.def(
-      "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps)"
+      "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, *, bool hf_rounding=False)"
       " -> (Tensor, Tensor)");
   m.def(
-      "add_rms_norm_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps)"
+      "add_rms_norm_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps, *, bool hf_rounding=False)"
       " -> ()");
   // --8<-- [end:schema]
 }

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+
+#include "operators.h"
 
 namespace qwen::cpu {
 
@@ -55,5 +58,29 @@ struct Float16 {
     return float_of(sign | bits_of(float_of(magnitude << 13) * 0x1p112f));
   }
 };
+
+// A result on the way to the output: kept in fp32, or, in Hugging Face's order of operations, rounded to T.
+template <class T, bool kHf>
+float intermediate(float value) {
+  if constexpr (kHf) {
+    return static_cast<float>(T(value));
+  } else {
+    return value;
+  }
+}
+
+// Calls f(T{}, hf) with the type of `dtype`, and hf a std::true_type or std::false_type.
+template <class F>
+void dispatch(Dtype dtype, bool hf_rounding, F f) {
+  const auto with = [&](auto zero) { hf_rounding ? f(zero, std::true_type{}) : f(zero, std::false_type{}); };
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return with(float{});
+    case Dtype::kFloat16:
+      return with(Float16{});
+    case Dtype::kBFloat16:
+      return with(BFloat16{});
+  }
+}
 
 }  // namespace qwen::cpu

@@ -1,6 +1,5 @@
 // rms_norm and add_rms_norm on a CPU: three passes over a row that stays in the cache.
 #include <cmath>
-#include <stdexcept>
 
 #include "cpu_operators.h"
 #include "number_formats.h"
@@ -12,7 +11,7 @@ namespace {
 constexpr int64_t kPartialSums = 16;
 
 // --8<-- [start:row]
-template <class T, class Value>
+template <class T, bool kHf, class Value>
 void norm_row(int64_t hidden, float eps, const T* weight, T* out, Value value) {
   float partial[kPartialSums] = {};
   int64_t i = 0;
@@ -23,33 +22,33 @@ void norm_row(int64_t hidden, float eps, const T* weight, T* out, Value value) {
   for (; i < hidden; ++i) sum += value(i) * value(i);
   for (const float part : partial) sum += part;
   const float scale = 1.0f / std::sqrt(sum / static_cast<float>(hidden) + eps);
-  for (i = 0; i < hidden; ++i) out[i] = T(value(i) * scale * static_cast<float>(weight[i]));
+  for (i = 0; i < hidden; ++i) out[i] = T(intermediate<T, kHf>(value(i) * scale) * static_cast<float>(weight[i]));
 }
 // --8<-- [end:row]
 
-template <class T>
+template <class T, bool kHf>
 void rms_norm_rows(const RmsNorm& a, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
     T* out = static_cast<T*>(a.out) + row * a.out_stride;
-    norm_row(a.hidden, a.eps, static_cast<const T*>(a.weight), out,
-             [x](int64_t i) { return static_cast<float>(x[i]); });
+    norm_row<T, kHf>(a.hidden, a.eps, static_cast<const T*>(a.weight), out,
+                     [x](int64_t i) { return static_cast<float>(x[i]); });
   }
 }
 
-template <class T>
+template <class T, bool kHf>
 void add_rms_norm_rows(const AddRmsNorm& a, int64_t first, int64_t last) {
-  float* const sum = new float[static_cast<size_t>(a.hidden)];  // unrounded: the norm sees more than the residual keeps
+  float* const sum = new float[static_cast<size_t>(a.hidden)];  // the norm sees more than the residual keeps
   for (int64_t row = first; row < last; ++row) {
     const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
     const T* residual = static_cast<const T*>(a.residual) + row * a.residual_stride;
     T* out = static_cast<T*>(a.out) + row * a.out_stride;
     T* residual_out = static_cast<T*>(a.residual_out) + row * a.residual_out_stride;
     for (int64_t i = 0; i < a.hidden; ++i) {
-      sum[i] = static_cast<float>(x[i]) + static_cast<float>(residual[i]);
+      sum[i] = intermediate<T, kHf>(static_cast<float>(x[i]) + static_cast<float>(residual[i]));
       residual_out[i] = T(sum[i]);
     }
-    norm_row(a.hidden, a.eps, static_cast<const T*>(a.weight), out, [sum](int64_t i) { return sum[i]; });
+    norm_row<T, kHf>(a.hidden, a.eps, static_cast<const T*>(a.weight), out, [sum](int64_t i) { return sum[i]; });
   }
   delete[] sum;
 }
@@ -57,25 +56,13 @@ void add_rms_norm_rows(const AddRmsNorm& a, int64_t first, int64_t last) {
 }  // namespace
 
 void rms_norm(const RmsNorm& args, int64_t first, int64_t last) {
-  switch (args.dtype) {
-    case Dtype::kFloat32:
-      return rms_norm_rows<float>(args, first, last);
-    case Dtype::kFloat16:
-      return rms_norm_rows<Float16>(args, first, last);
-    case Dtype::kBFloat16:
-      return rms_norm_rows<BFloat16>(args, first, last);
-  }
+  dispatch(args.dtype, args.hf_rounding,
+           [&](auto zero, auto hf) { rms_norm_rows<decltype(zero), hf.value>(args, first, last); });
 }
 
 void add_rms_norm(const AddRmsNorm& args, int64_t first, int64_t last) {
-  switch (args.dtype) {
-    case Dtype::kFloat32:
-      return add_rms_norm_rows<float>(args, first, last);
-    case Dtype::kFloat16:
-      return add_rms_norm_rows<Float16>(args, first, last);
-    case Dtype::kBFloat16:
-      return add_rms_norm_rows<BFloat16>(args, first, last);
-  }
+  dispatch(args.dtype, args.hf_rounding,
+           [&](auto zero, auto hf) { add_rms_norm_rows<decltype(zero), hf.value>(args, first, last); });
 }
 
 }  // namespace qwen::cpu

@@ -6,8 +6,9 @@
 // Order     Lane l adds the sums of its packs in the order of q, then a butterfly adds the lanes. That order does not
 //           depend on the number of warps, on that of rows, or on alignment: a row gives the same bits everywhere.
 // Traffic   rms_norm: x in, out out, 2 * rows * hidden elements. add_rms_norm: 4 * rows * hidden. Plus weight, once.
-// Contract  fp32 arithmetic, one rounding for each output. The sum is normed before it is rounded. out may be x,
-//           residual_out may be residual: an element is written by the thread that read it, after the row's sum.
+// Contract  fp32 arithmetic, one rounding for each output. The sum is normed before it is rounded. With kHf what
+//           Hugging Face rounds on the way is rounded here too. out may be x, residual_out may be residual: an
+//           element is written by the thread that read it, after the row's sum.
 #include "operators.h"
 #include "vector_load.cuh"
 #include "warp_reduce.cuh"
@@ -60,7 +61,7 @@ __device__ __forceinline__ float row_sum(const float (&mine)[kPacks], int warps,
 // takes several. kWeightFirst asks for the weight together with x: one trip to memory instead of two, which counts when
 // there are few rows. With many, the weight is in the cache, and registers are better spent on more blocks.
 // --8<-- [start:kernel]
-template <class T, int kPacks, int kMaxWarps, bool kWeightFirst, bool kAdd, bool kAligned>
+template <class T, int kPacks, int kMaxWarps, bool kWeightFirst, bool kAdd, bool kAligned, bool kHf>
 __global__ void __launch_bounds__(kMaxWarps == 1 ? kRowsOfBlock * kWarpSize : kMaxWarps * kWarpSize)
     norm_rows(Operands<T> a) {
   constexpr int kSize = Pack<T>::kSize;
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kMaxWarps == 1 ? kRowsOfBlock * kWarpSize : kM
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
       value[j][k] = to_float(x[j].values[k]);
-      if constexpr (kAdd) value[j][k] += to_float(residual[j].values[k]);
+      if constexpr (kAdd) value[j][k] = intermediate<T, kHf>(value[j][k] + to_float(residual[j].values[k]));
       square_sum[j] += value[j][k] * value[j][k];
     }
   }
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kMaxWarps == 1 ? kRowsOfBlock * kWarpSize : kM
     Pack<T> out, sum;
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      out.values[k] = from_float<T>(value[j][k] * scale * to_float(weight[j].values[k]));
+      out.values[k] = from_float<T>(intermediate<T, kHf>(value[j][k] * scale) * to_float(weight[j].values[k]));
       if constexpr (kAdd) sum.values[k] = from_float<T>(value[j][k]);
     }
     store_pack_of<kAligned>(a.out.row(r), q, a.hidden, out);
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kMaxWarps == 1 ? kRowsOfBlock * kWarpSize : kM
 // --8<-- [end:kernel]
 
 // Rows that do not fit into the registers of a block: memory is read twice.
-template <class T, bool kAdd, bool kAligned>
+template <class T, bool kAdd, bool kAligned, bool kHf>
 __global__ void __launch_bounds__(kMostThreads) norm_long_rows(Operands<T> a) {
   constexpr int kSize = Pack<T>::kSize, kWarps = kMostThreads / kWarpSize;
   __shared__ float partial[kWarps][kWarpSize];
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_long_rows(Operands<T> a) {
     if constexpr (kAdd) {
       const Pack<T> residual = load_pack_of<kAligned>(a.residual.row(r), q, a.hidden);
 #pragma unroll
-      for (int k = 0; k < kSize; ++k) value[k] += to_float(residual.values[k]);
+      for (int k = 0; k < kSize; ++k) value[k] = intermediate<T, kHf>(value[k] + to_float(residual.values[k]));
     }
   };
 
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_long_rows(Operands<T> a) {
     Pack<T> out, sum;
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      out.values[k] = from_float<T>(value[k] * scale * to_float(weight.values[k]));
+      out.values[k] = from_float<T>(intermediate<T, kHf>(value[k] * scale) * to_float(weight.values[k]));
       if constexpr (kAdd) sum.values[k] = from_float<T>(value[k]);
     }
     store_pack_of<kAligned>(a.out.row(r), q, a.hidden, out);
@@ -170,36 +171,34 @@ void launch_rows(
 
 // With few rows only latency counts, and every lane takes one pack. With many, more loads in flight a thread pay, which
 // add_rms_norm has anyway. The borders are measured on an H200: docs/experiments.md.
-template <class T, bool kAdd, bool kAligned>
+template <class T, bool kAdd, bool kAligned, bool kHf>
 void choose(const Operands<T>& a, cudaStream_t stream) {
   const int packs = (a.hidden + Pack<T>::kSize - 1) / Pack<T>::kSize;
   const int lane_packs = (packs + kWarpSize - 1) / kWarpSize;  // of each lane, if one warp had the row
   if constexpr (!kAdd) {
     if (lane_packs <= 4 && a.rows > 4096) {
-      return launch_rows<T>(a, norm_rows<T, 4, 1, true, kAdd, kAligned>, kWarpSize, kRowsOfBlock, stream);
+      return launch_rows<T>(a, norm_rows<T, 4, 1, true, kAdd, kAligned, kHf>, kWarpSize, kRowsOfBlock, stream);
     }
   }
   if (lane_packs <= 4 || (lane_packs <= 16 && (kAdd || a.rows < 1024))) {
-    return launch_rows<T>(a, norm_rows<T, 1, 16, true, kAdd, kAligned>, lane_packs * kWarpSize, 1, stream);
+    return launch_rows<T>(a, norm_rows<T, 1, 16, true, kAdd, kAligned, kHf>, lane_packs * kWarpSize, 1, stream);
   }
   if (lane_packs <= 64) {
     const int warps = (lane_packs + 1) / 2;
-    return launch_rows<T>(a, norm_rows<T, 2, 32, false, kAdd, kAligned>, warps * kWarpSize, 1, stream);
+    return launch_rows<T>(a, norm_rows<T, 2, 32, false, kAdd, kAligned, kHf>, warps * kWarpSize, 1, stream);
   }
-  launch_rows<T>(a, norm_long_rows<T, kAdd, kAligned>, kMostThreads, 1, stream);
+  launch_rows<T>(a, norm_long_rows<T, kAdd, kAligned, kHf>, kMostThreads, 1, stream);
 }
 
 template <class T, bool kAdd>
-void norm(const Operands<T>& a, cudaStream_t stream) {
+void norm(const Operands<T>& a, bool hf_rounding, cudaStream_t stream) {
   const bool aligned = a.hidden % Pack<T>::kSize == 0 && rows_are_aligned(a.x.data, a.x.stride) &&
                        rows_are_aligned(a.residual.data, a.residual.stride) && rows_are_aligned(a.weight, 0) &&
                        rows_are_aligned(a.out.data, a.out.stride) &&
                        rows_are_aligned(a.residual_out.data, a.residual_out.stride);
-  if (aligned) {
-    choose<T, kAdd, true>(a, stream);
-  } else {
-    choose<T, kAdd, false>(a, stream);
-  }
+  dispatch_switch(aligned, [&](auto whole_packs) {
+    dispatch_switch(hf_rounding, [&](auto hf) { choose<T, kAdd, whole_packs.value, hf.value>(a, stream); });
+  });
 }
 
 }  // namespace
@@ -215,7 +214,7 @@ void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream) {
                     args.rows,
                     static_cast<int>(args.hidden),
                     args.eps},
-                   stream);
+                   args.hf_rounding, stream);
   });
 }
 
@@ -230,6 +229,6 @@ void qwen_add_rms_norm(const qwen::AddRmsNorm& args, cudaStream_t stream) {
                    args.rows,
                    static_cast<int>(args.hidden),
                    args.eps},
-                  stream);
+                  args.hf_rounding, stream);
   });
 }

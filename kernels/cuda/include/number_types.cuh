@@ -1,6 +1,8 @@
 // number_types.cuh: float, __half and __nv_bfloat16 under one name for kernels that are templates over the dtype.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda_platform.cuh"
 #include "operators.h"
 
@@ -28,6 +30,26 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 template <>
 __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
+}
+
+// A result on the way to the output: kept in fp32, or, in Hugging Face's order of operations, rounded to T.
+template <class T, bool kHf>
+__device__ __forceinline__ float intermediate(float value) {
+  if constexpr (kHf) {
+    return to_float(from_float<T>(value));
+  } else {
+    return value;
+  }
+}
+
+// Calls f with std::true_type or std::false_type, so that f can launch the kernel of that switch.
+template <class F>
+void dispatch_switch(bool on, F f) {
+  if (on) {
+    f(std::true_type{});
+  } else {
+    f(std::false_type{});
+  }
 }
 
 // Calls f(T{}) with the type that `dtype` names, so that f can launch the kernel of that type.

@@ -24,6 +24,7 @@ struct RmsNorm {
   int64_t x_stride, out_stride;  // elements from one row to the next
   float eps;
   Dtype dtype;
+  bool hf_rounding;  // x * scale is rounded too, as in Hugging Face's order of operations
 };
 // --8<-- [end:rms_norm]
 
@@ -38,9 +39,23 @@ struct AddRmsNorm {
   int64_t x_stride, residual_stride, out_stride, residual_out_stride;
   float eps;
   Dtype dtype;
+  bool hf_rounding;  // the sum is rounded before it is normed, and sum * scale is rounded too
 };
+
+// --8<-- [start:silu_mul]
+// out[r, i] = silu(gate_up[r, i]) * gate_up[r, size + i], rounded once. silu(z) = z / (1 + exp(-z)).
+struct SiluMul {
+  const void* gate_up;                 // [rows, 2 * size]: gate, then up
+  void* out;                           // [rows, size]
+  int64_t rows, size;                  // size: the width of gate, of up and of out
+  int64_t gate_up_stride, out_stride;  // elements from one row to the next
+  Dtype dtype;
+  bool hf_rounding;  // silu(gate) is rounded too
+};
+// --8<-- [end:silu_mul]
 
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_add_rms_norm(const qwen::AddRmsNorm& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_silu_mul(const qwen::SiluMul& args, cudaStream_t stream);

@@ -5,5 +5,6 @@ which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.load
 """
 
 from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, rms_norm_
+from qwen_cuda.operators.silu_mul import silu_mul
 
-__all__ = ["add_rms_norm", "add_rms_norm_", "rms_norm", "rms_norm_"]
+__all__ = ["add_rms_norm", "add_rms_norm_", "rms_norm", "rms_norm_", "silu_mul"]

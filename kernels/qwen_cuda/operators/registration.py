@@ -46,15 +46,15 @@ def _autograd_kernel(
 ) -> Callable[..., Any]:
     kernel = getattr(getattr(torch.ops, namespace), name).default
 
-    def autograd(*args: Any) -> Any:
+    def autograd(*args: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
             if reference is None:
                 raise RuntimeError(
                     f"{name}: an argument requires a gradient, and this operator overwrites its arguments; "
                     f"call {instead}, or wrap the call in torch.no_grad()."
                 )
-            return reference(*args)
+            return reference(*args, **options)
         with torch._C._AutoDispatchBelowAutograd():
-            return kernel(*args)
+            return kernel(*args, **options)
 
     return autograd

@@ -12,7 +12,7 @@ from qwen3_ref.functional import rms_norm as reference_rms_norm
 from qwen_cuda.operators.registration import register
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
     """`weight · x / sqrt(mean(x²) + eps)` over the last dimension, in fp32 and rounded once.
 
     Args:
@@ -20,6 +20,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             side, the rows at one distance: a slice of columns will do.
         weight: `[d]`, of the dtype and device of `x`.
         eps: 0 or more.
+        hf_rounding: the scaled row is rounded before the weight is applied, as in transformers.
     Returns:
         `[..., d]`, contiguous.
     Raises:
@@ -27,37 +28,44 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Differentiable: when an argument requires a gradient, `qwen3_ref.functional.rms_norm` runs instead.
     """
-    return torch.ops.qwen_cuda.rms_norm(x, weight, eps)
+    return torch.ops.qwen_cuda.rms_norm(x, weight, eps, hf_rounding=hf_rounding)
 
 
-def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+def rms_norm_(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> None:
     """`rms_norm` that overwrites `x`. Arguments and errors as there; refuses tensors that require a gradient."""
-    torch.ops.qwen_cuda.rms_norm_(x, weight, eps)
+    torch.ops.qwen_cuda.rms_norm_(x, weight, eps, hf_rounding=hf_rounding)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False
+) -> tuple[Tensor, Tensor]:
     """The norm of `x + residual`, and that sum.
 
     The sum is normed in fp32, before it is rounded for the second output. Arguments as for `rms_norm`; `residual` has
-    the shape, dtype and device of `x`.
+    the shape, dtype and device of `x`. With `hf_rounding` the sum is rounded first, as by two operations.
 
     Returns:
         The normed rows and the new residual, both `[..., d]` and contiguous.
     """
-    return torch.ops.qwen_cuda.add_rms_norm(x, residual, weight, eps)
+    return torch.ops.qwen_cuda.add_rms_norm(x, residual, weight, eps, hf_rounding=hf_rounding)
 
 
-def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> None:
     """`add_rms_norm` in place: `x` becomes the normed rows, `residual` the sum. They must not share memory."""
-    torch.ops.qwen_cuda.add_rms_norm_(x, residual, weight, eps)
+    torch.ops.qwen_cuda.add_rms_norm_(x, residual, weight, eps, hf_rounding=hf_rounding)
 
 
 Pair = tuple[Tensor, Tensor]
 
 
 # --8<-- [start:reference]
-def reference_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Pair:
-    """In float32 (float64 for float64); each output is rounded once."""
+def reference_add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False
+) -> Pair:
+    """In float32 (float64 for float64); each output is rounded once, or in the order of transformers."""
+    if hf_rounding:
+        total = x + residual
+        return reference_rms_norm(total, weight, eps, "hf"), total
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.to(wide) + residual.to(wide)
     normed = reference_rms_norm(total, weight.to(wide), eps, "fused")
@@ -67,21 +75,21 @@ def reference_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: flo
 # --8<-- [end:reference]
 
 
-def _reference_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return reference_rms_norm(x, weight, eps, "fused")
+def _reference_rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
+    return reference_rms_norm(x, weight, eps, "hf" if hf_rounding else "fused")
 
 
 # --8<-- [start:fake]
-def _fake_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _fake_rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
     return x.new_empty(x.shape)
 
 
 # --8<-- [end:fake]
-def _fake_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Pair:
+def _fake_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Pair:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-def _fake_in_place(*arguments: Tensor | float) -> None:
+def _fake_in_place(*arguments: Tensor | float, hf_rounding: bool = False) -> None:
     """Nothing is returned, so nothing has a shape."""
 
 

@@ -54,9 +54,9 @@ class Backend:
         function = REFERENCES[name] if self.name == "reference" else getattr(self.namespace, name)
 
         @functools.wraps(REFERENCES[name])
-        def poisoned(*arguments: Any) -> Any:
+        def poisoned(*arguments: Any, **options: Any) -> Any:
             with poisoned_memory():
-                return function(*arguments)
+                return function(*arguments, **options)
 
         return poisoned
 
