@@ -27,7 +27,8 @@ CHOICE = "  if constexpr (!kAdd) {\n    if (lane_packs <= 4 && a.rows > 4096) {"
 FORCED = {  # what stands before the choice, so that it is never reached
     "one pack a lane": (
         "if (lane_packs <= 16) {"
-        "return launch_rows<T>(a, norm_rows<T, 1, 16, true, kAdd, kAligned, kHf>, lane_packs * kWarpSize, 1, stream); }\n"
+        "return launch_rows<T>(a, norm_rows<T, 1, 16, true, kAdd, kAligned, kHf>, "
+        "lane_packs * kWarpSize, 1, stream); }\n"
     ),
     "two packs, weight last": (
         "return launch_rows<T>(a, norm_rows<T, 2, 32, false, kAdd, kAligned, kHf>, "
@@ -39,7 +40,8 @@ FORCED = {  # what stands before the choice, so that it is never reached
     ),
     "a warp a row, four rows a block": (
         "if (lane_packs <= 4) {"
-        "return launch_rows<T>(a, norm_rows<T, 4, 1, true, kAdd, kAligned, kHf>, kWarpSize, kRowsOfBlock, stream); }\n"
+        "return launch_rows<T>(a, norm_rows<T, 4, 1, true, kAdd, kAligned, kHf>, "
+        "kWarpSize, kRowsOfBlock, stream); }\n"
     ),
     "a warp a row, one row a block": (
         "if (lane_packs <= 4) {"
