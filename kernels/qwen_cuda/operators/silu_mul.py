@@ -31,7 +31,8 @@ def silu_mul(gate_up: Tensor, *, hf_rounding: bool = False) -> Tensor:
 
 
 def _reference_silu_mul(gate_up: Tensor, *, hf_rounding: bool = False) -> Tensor:
-    return swiglu(*gate_up.chunk(2, dim=-1), "hf" if hf_rounding else "fused")
+    gate, up = gate_up.chunk(2, dim=-1)
+    return swiglu(gate, up, "hf" if hf_rounding else "fused")
 
 
 def _fake_silu_mul(gate_up: Tensor, *, hf_rounding: bool = False) -> Tensor:

@@ -49,7 +49,8 @@ def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf
 
 def silu_mul(gate_up: Tensor, *, hf_rounding: bool = False) -> Tensor:
     """`gate_up: [..., 2m]`, gate first → `[..., m]`."""
-    return F.swiglu(*gate_up.chunk(2, dim=-1), "hf" if hf_rounding else "fused")
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.swiglu(gate, up, "hf" if hf_rounding else "fused")
 
 
 REFERENCES: dict[str, Callable[..., Any]] = {
