@@ -1,15 +1,14 @@
 // silu_mul.cu: out = silu(gate) * up, where gate and up are the two halves of each row of one matrix.
 //
-// Mapping   The packs of 16 bytes of all rows of out are numbered through, and thread p of the grid has pack p, or
-//           kPacks packs that lie a block apart. It reads the pack of gate and the pack of up: nobody else needs them.
+// Mapping   The packs of 16 bytes of all rows of out are numbered through, and thread p of the grid has pack p. It
+// reads
+//           the pack of gate and the pack of up: nobody else needs them.
 // Traffic   gate and up in, out out: 3 * rows * size elements. About ten operations an element: memory decides.
 // Contract  fp32 arithmetic, one rounding. With kHf silu(gate) is rounded too, and computed as PyTorch computes it.
 #include "operators.h"
 #include "vector_load.cuh"
 
 namespace {
-
-constexpr int kThreads = 128;
 
 template <class T>
 struct Operands {
@@ -38,43 +37,44 @@ __device__ __forceinline__ float silu(float z) {
 // --8<-- [end:silu]
 
 // --8<-- [start:kernel]
-template <class T, int kPacks, bool kAligned, bool kHf>
+template <class T, int kThreads, bool kAligned, bool kHf>
 __global__ void __launch_bounds__(kThreads) silu_mul_packs(Operands<T> a) {
-  const unsigned first = blockIdx.x * (kPacks * kThreads) + threadIdx.x;
+  const unsigned p = blockIdx.x * kThreads + threadIdx.x;
   grid_dependency_trigger();
   grid_dependency_wait();
+  if (p >= a.packs) return;
+  const int64_t row = p / a.row_packs;
+  const int q = static_cast<int>(p % a.row_packs);
 
-  Pack<T> gate[kPacks], up[kPacks];
+  const T* gate_row = a.gate_up + row * a.gate_up_stride;
+  const Pack<T> gate = load_pack_of<kAligned>(gate_row, q, a.size);
+  const Pack<T> up = load_pack_of<kAligned>(gate_row + a.size, q, a.size);
+  Pack<T> out;
 #pragma unroll
-  for (int j = 0; j < kPacks; ++j) {
-    const unsigned p = first + j * kThreads;
-    if (p >= a.packs) continue;
-    const T* row = a.gate_up + int64_t(p / a.row_packs) * a.gate_up_stride;
-    gate[j] = load_pack_of<kAligned>(row, int(p % a.row_packs), a.size);
-    up[j] = load_pack_of<kAligned>(row + a.size, int(p % a.row_packs), a.size);
+  for (int k = 0; k < Pack<T>::kSize; ++k) {
+    out.values[k] = from_float<T>(silu<T, kHf>(to_float(gate.values[k])) * to_float(up.values[k]));
   }
-
-#pragma unroll
-  for (int j = 0; j < kPacks; ++j) {
-    const unsigned p = first + j * kThreads;
-    if (p >= a.packs) continue;
-    Pack<T> out;
-#pragma unroll
-    for (int k = 0; k < Pack<T>::kSize; ++k) {
-      out.values[k] = from_float<T>(silu<T, kHf>(to_float(gate[j].values[k])) * to_float(up[j].values[k]));
-    }
-    store_pack_of<kAligned>(a.out + int64_t(p / a.row_packs) * a.out_stride, int(p % a.row_packs), a.size, out);
-  }
+  store_pack_of<kAligned>(a.out + row * a.out_stride, q, a.size, out);
 }
 // --8<-- [end:kernel]
 
-template <int kPacks, bool kAligned, bool kHf, class T>
+template <int kThreads, bool kAligned, bool kHf, class T>
 void launch_packs(const Operands<T>& a, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
-  constexpr unsigned kBlockPacks = kPacks * kThreads;
-  const unsigned blocks = a.packs / kBlockPacks + (a.packs % kBlockPacks != 0);
-  launch(options, silu_mul_packs<T, kPacks, kAligned, kHf>, dim3(blocks), dim3(kThreads), 0, stream, a);
+  const unsigned blocks = (a.packs + kThreads - 1) / kThreads;
+  launch(options, silu_mul_packs<T, kThreads, kAligned, kHf>, dim3(blocks), dim3(kThreads), 0, stream, a);
+}
+
+// Small blocks spread few packs over all SMs; large ones keep an SM full when there are many. Two packs a thread lose
+// at every size. The border is measured on an H200: docs/experiments.md.
+template <bool kAligned, bool kHf, class T>
+void choose(const Operands<T>& a, cudaStream_t stream) {
+  if (a.packs < 1 << 16) {
+    launch_packs<64, kAligned, kHf>(a, stream);
+  } else {
+    launch_packs<512, kAligned, kHf>(a, stream);
+  }
 }
 
 template <class T>
@@ -96,7 +96,7 @@ void silu_mul(const qwen::SiluMul& args, cudaStream_t stream) {
                         unsigned(row_packs),
                         unsigned(rows * row_packs)};
     dispatch_switch(aligned, [&](auto whole_packs) {
-      dispatch_switch(args.hf_rounding, [&](auto hf) { launch_packs<1, whole_packs.value, hf.value>(a, stream); });
+      dispatch_switch(args.hf_rounding, [&](auto hf) { choose<whole_packs.value, hf.value>(a, stream); });
     });
   }
 }
