@@ -1,8 +1,7 @@
 // rms_norm.cu: out = weight * x / sqrt(mean(x^2) + eps) on each row, and the same of x + residual.
 //
-// Mapping   A row is cut into packs of 16 bytes; pack q belongs to lane q % 32. The warps of a row share out q / 32,
-// and
-//           each thread keeps its packs in registers: memory is read once.
+// Mapping   A row is cut into packs of 16 bytes; pack q belongs to lane q % 32. The warps of a row share out
+//           q / 32, and each thread keeps its packs in registers: memory is read once.
 // Order     Lane l adds the sums of its packs in the order of q, then a butterfly adds the lanes. That order does not
 //           depend on the number of warps, on that of rows, or on alignment: a row gives the same bits everywhere.
 // Traffic   rms_norm: x in, out out, 2 * rows * hidden elements. add_rms_norm: 4 * rows * hidden. Plus weight, once.

@@ -1,8 +1,7 @@
 // silu_mul.cu: out = silu(gate) * up, where gate and up are the two halves of each row of one matrix.
 //
 // Mapping   The packs of 16 bytes of all rows of out are numbered through, and thread p of the grid has pack p. It
-// reads
-//           the pack of gate and the pack of up: nobody else needs them.
+//           reads that pack of gate and of up, which nobody else needs.
 // Traffic   gate and up in, out out: 3 * rows * size elements. About ten operations an element: memory decides.
 // Contract  fp32 arithmetic, one rounding. With kHf silu(gate) is rounded too, and computed as PyTorch computes it.
 #include "operators.h"
