@@ -123,6 +123,7 @@ void qwen_add_rms_norm(const qwen::AddRmsNorm& args, cudaStream_t stream) {
 }
 
 void qwen_rms_norm(const qwen::RmsNorm& a, cudaStream_t s) {
-  qwen_add_rms_norm(
-      {a.x, nullptr, a.weight, a.out, nullptr, a.rows, a.hidden, a.x_stride, 0, a.out_stride, 0, a.eps, a.dtype}, s);
+  qwen_add_rms_norm({a.x, nullptr, a.weight, a.out, nullptr, a.rows, a.hidden, a.x_stride, 0, a.out_stride, 0, a.eps,
+                     a.dtype, a.hf_rounding},
+                    s);
 }
