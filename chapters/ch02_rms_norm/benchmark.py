@@ -27,22 +27,11 @@ from rich.console import Console
 
 from chapters.ch02_rms_norm import candidates
 from chapters.ch02_rms_norm.targets import judge
-from qwen_cuda.benchmarking import (
-    Report,
-    Variant,
-    WrongAnswer,
-    arguments,
-    bandwidth,
-    cache_bytes,
-    progress,
-    results_path,
-    rotate,
-    side_by_side,
-)
+from qwen_cuda.benchmarking import Report, Variant
 from qwen_cuda.benchmarking.graphs import Cache
-from qwen_cuda.benchmarking.peers import Vllm, vllm
-from qwen_cuda.building import BuildError, build
-from qwen_cuda.loading import load_operators
+from qwen_cuda.benchmarking.operator_benchmark import compare_variants, run
+from qwen_cuda.benchmarking.peers import Vllm
+from qwen_cuda.benchmarking.targets import print_verdicts
 
 CHAPTER = "ch02_rms_norm"
 ROWS = (1, 8, 128, 512, 1024, 8192, 32768)
@@ -90,57 +79,29 @@ def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments(__doc__.partition("\n")[0], argv)
-    on_gpu = options.device.type == "cuda"
-    try:
-        load_operators()
-        if on_gpu:
-            build(*candidates.step_libraries(), bandwidth.library())  # together, before anything is measured
-    except BuildError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("measuring the ceilings of this machine", file=sys.stderr)
-    report = Report(CHAPTER, options.device, options.quick)
-    peer = vllm() if on_gpu else None
-    if isinstance(peer, str):
-        report.note(peer)
-    elif peer is not None:
-        report.note(f"vLLM: {peer.version}.")
-    comparisons = list(plan(on_gpu, options.quick))
-    try:
-        with progress(len(comparisons)) as begin, torch.inference_mode():
-            for comparison in comparisons:
-                begin(str(comparison))
-                compare(report, comparison, peer if isinstance(peer, Vllm) else None)
-    except WrongAnswer as error:
-        print(f"wrong answer, nothing is reported: {error}", file=sys.stderr)
-        return 1
-    report.measure_ceilings_again()
-    report.print()
-    if on_gpu:
-        print_targets(report)
-    if path := results_path(report, options.output):
-        report.save(path)
-        print(f"wrote {path}")
-    return 0
+    return run(
+        CHAPTER,
+        __doc__.partition("\n")[0],
+        argv,
+        plan=plan,
+        compare=compare,
+        libraries=candidates.step_libraries,
+        print_targets=print_targets,
+    )
 
 
 def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
-    """Checks and times everybody on one shape. Where the memory of the device does not suffice there is a note."""
+    """Checks and times everybody on one shape."""
     shape = (what.op, what.rows, what.hidden, what.dtype)
-    try:
-        rotation = rotate(candidates.operands(*shape, report.device), cache_bytes(report.device))
-        side_by_side(
-            report,
-            candidates.work(*shape),
-            list(_taking_part(what, peer, report.device.type == "cuda")),
-            rotation,
-            partial(candidates.truth, what.op),
-            caches=what.caches,
-        )
-    except torch.OutOfMemoryError:
-        report.note(f"{what}: left out, the device's memory is full.")
-        torch.cuda.empty_cache()
+    compare_variants(
+        report,
+        str(what),
+        candidates.work(*shape),
+        _taking_part(what, peer, report.device.type == "cuda"),
+        candidates.operands(*shape, report.device),
+        partial(candidates.truth, what.op),
+        what.caches,
+    )
 
 
 def _taking_part(what: Comparison, peer: Vllm | None, on_gpu: bool) -> Iterator[Variant]:
@@ -159,12 +120,7 @@ def _taking_part(what: Comparison, peer: Vllm | None, on_gpu: bool) -> Iterator[
 
 
 def print_targets(report: Report, console: Console | None = None) -> None:
-    """A line for each target: whether it is met, what was measured."""
-    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    words = {True: "[green]met   [/green]", False: "[red]MISSED[/red]", None: "[dim]  –   [/dim]"}
-    console.print("\n[bold]targets[/bold], bfloat16, hidden size 1,024")
-    for verdict in judge(report.to_dict()):
-        console.print(f"{words[verdict.passed]}  {verdict.name}: {verdict.measured} (target: {verdict.target})")
+    print_verdicts(judge(report.to_dict()), "bfloat16, hidden size 1,024", console)
 
 
 if __name__ == "__main__":

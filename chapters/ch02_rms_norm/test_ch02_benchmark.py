@@ -16,7 +16,7 @@ from torch import Tensor
 from chapters.ch02_rms_norm import benchmark, candidates
 from chapters.ch02_rms_norm.benchmark import Comparison, plan
 from chapters.ch02_rms_norm.targets import MANY_ROWS, ROWS, judge
-from qwen_cuda.benchmarking import Case, Ceilings, Operands, Quantiles, Report, Variant, rotate
+from qwen_cuda.benchmarking import Case, Ceilings, Operands, Quantiles, Report, Variant, WrongAnswer, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.peers import Vllm
 from qwen_cuda.benchmarking.side_by_side import check
@@ -77,7 +77,7 @@ def test_a_peer_may_round_as_it_does_and_our_operator_may_not(op: str) -> None:
     made = candidates.operands(op, 64, 256, torch.bfloat16, CPU)(0)
     (eager,) = [one for one in candidates.peers(op, torch.bfloat16, None) if one.name == "torch_eager"]
     as_ours = Variant("ours", eager.run, ulps=candidates.ULPS[torch.bfloat16])
-    with pytest.raises(benchmark.WrongAnswer, match="1 are allowed"):
+    with pytest.raises(WrongAnswer, match="1 are allowed"):
         check(as_ours, made, candidates.truth(op, made), LoopPlayer(), "here")
 
 
@@ -179,7 +179,7 @@ def test_a_full_memory_leaves_one_shape_out(quick_ceilings: None, monkeypatch: p
     def full(*arguments: Any, **more: Any) -> None:
         raise torch.OutOfMemoryError("no")
 
-    monkeypatch.setattr(benchmark, "side_by_side", full)
+    monkeypatch.setattr("qwen_cuda.benchmarking.operator_benchmark.side_by_side", full)
     report = Report(benchmark.CHAPTER, CPU, quick=True)
     benchmark.compare(report, Comparison("rms_norm", 2, 8, torch.float32), None)
     assert report.notes == ["rms_norm [2, 8] float32: left out, the device's memory is full."]

@@ -9,15 +9,15 @@ before it is timed.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from chapters.ch02_rms_norm import candidates
-from qwen_cuda.benchmarking import Report, Variant, arguments, cache_bytes, progress, results_path, rotate, side_by_side
-from qwen_cuda.building import BuildError, Edit, Library, build
-from qwen_cuda.loading import default_library, load_operators, using
+from qwen_cuda.benchmarking.tuning import Trial, tune, variants
+from qwen_cuda.building import Edit
+from qwen_cuda.loading import default_library
 
 RESULTS = "ch02_tuning"
 SOURCE = "rms_norm.cu"
@@ -50,62 +50,22 @@ FORCED = {  # what stands before the choice, so that it is never reached
 }
 
 
-def libraries() -> dict[str, Library]:
-    """The kernel as it is, and its variants by name."""
-    plain = default_library("rms_norm", "cuda")
-    found = {"as it is": plain}
-    for name, passage in FORCED.items():
-        found[name] = Library("cuda", plain.sources, edits=(Edit(SOURCE, CHOICE, f"  {passage}{CHOICE}"),))
-    found["without programmatic dependent launch"] = Library(
-        "cuda", plain.sources, edits=(Edit(SOURCE, "options.dependent = true;", ""),)
-    )
-    return found
-
-
-def applies(name: str, hidden: int) -> bool:
-    """A warp keeps four packs a lane in registers: 1024 elements of 16 bits."""
-    return hidden <= 1024 or not name.startswith("a warp")
+def trials(device: torch.device) -> Iterator[Trial]:
+    for op in candidates.OPS:
+        (run,) = (one for one in candidates.ours(op, torch.bfloat16) if one.name == "ours")
+        for hidden in HIDDEN:
+            # A warp keeps four packs a lane in registers: 1024 elements of 16 bits.
+            left_out = tuple(name for name in FORCED if name.startswith("a warp")) if hidden > 1024 else ()
+            for rows in ROWS:
+                shape = (op, rows, hidden, torch.bfloat16)
+                operands = candidates.operands(*shape, device)
+                yield Trial(candidates.work(*shape), run, operands, partial(candidates.truth, op), left_out)
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments(__doc__.partition("\n")[0], argv)
-    if options.device.type != "cuda":
-        print("tuning needs a GPU: the simulator knows no time.", file=sys.stderr)
-        return 2
-    built = libraries()
-    try:
-        load_operators()
-        build(*built.values())
-    except BuildError as error:
-        print(error, file=sys.stderr)
-        return 1
-    report = Report(RESULTS, options.device, options.quick)
-    shapes = [(op, rows, hidden) for op in candidates.OPS for hidden in HIDDEN for rows in ROWS]
-    shapes = shapes[::5] if options.quick else shapes
-    with progress(len(shapes)) as begin, torch.inference_mode():
-        for op, rows, hidden in shapes:
-            begin(f"{op} [{rows}, {hidden}]")
-            (run,) = (one for one in candidates.ours(op, torch.bfloat16) if one.name == "ours")
-            variants = [
-                Variant(name, run.run, ulps=run.ulps, inside=partial(using, library))
-                for name, library in built.items()
-                if applies(name, hidden)
-            ]
-            rotation = rotate(
-                candidates.operands(op, rows, hidden, torch.bfloat16, report.device), cache_bytes(report.device)
-            )
-            side_by_side(
-                report,
-                candidates.work(op, rows, hidden, torch.bfloat16),
-                variants,
-                rotation,
-                partial(candidates.truth, op),
-            )
-    report.print()
-    if path := results_path(report, options.output):
-        report.save(path)
-        print(f"wrote {path}")
-    return 0
+    edits = {name: (Edit(SOURCE, CHOICE, f"  {passage}{CHOICE}"),) for name, passage in FORCED.items()}
+    libraries = variants(default_library("rms_norm", "cuda"), edits)
+    return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 
 if __name__ == "__main__":

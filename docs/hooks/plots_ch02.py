@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from docs.hooks import profiles, tuning_ch02
+from docs.hooks import profiles, tuning
 from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
 from docs.hooks.tables_ch02 import (
     COPY,
@@ -49,8 +49,15 @@ def apart(root: Path) -> dict[str, str]:
     """Name of a passage → its Markdown, from what the profiler read and from the tuning."""
     return {
         "profile": profiles.passage("ch02", "chapters.ch02_rms_norm.profiled", root),
-        "tuning": tuning_ch02.passage(root),
+        "tuning": tuning.passage(
+            root, "ch02_tuning", "chapters.ch02_rms_norm.tuning", "rms_norm", "hidden", _tuning_shapes()
+        ),
     }
+
+
+def _tuning_shapes() -> list[tuple[int, int]]:
+    """Rows and hidden sizes where the choice of a block turns."""
+    return [*((rows, 1024) for rows in (1, 1024, 4096, 8192, 32768)), *((rows, 4096) for rows in (1, 512, 1024, 8192))]
 
 
 def _row_traffic() -> str:

@@ -1,0 +1,56 @@
+"""docs/results/<gpu>/<chapter>_tuning.json → how the variants of a kernel compare, as Markdown for the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MAIN_GPU = "h200"
+CHOSEN = "as it is"
+_NOTHING = "*No tuning is in the repository yet: `python -m {module}` on a GPU writes one.*\n"
+
+Shape = tuple[int, int]  # rows and the other size
+
+
+def passage(root: Path, name: str, module: str, op: str, size: str, shapes: Sequence[Shape]) -> str:
+    """The table of the main GPU's tuning, or how to make one.
+
+    Args:
+        name: of the results file, such as "ch02_tuning"; `module` writes it.
+        op: the operator whose times are shown; `size` is what its shape calls the second number.
+        shapes: the columns, where the choice turns.
+    """
+    found = sorted((root / "docs" / "results").glob(f"*/{name}.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
+    if not found:
+        return _NOTHING.format(module=module)
+    return render(json.loads(found[0].read_text(encoding="utf-8")), op, size, shapes)
+
+
+def render(results: dict[str, Any], op: str, size: str, shapes: Sequence[Shape]) -> str:
+    """Markdown of a results file: µs by variant and shape; the fastest of each column stands in bold."""
+    times: dict[str, dict[Shape, float]] = {}
+    for case in results["cases"]:
+        if case["op"] == op:
+            shape = case["shape"]["rows"], case["shape"][size]
+            times.setdefault(case["variant"], {})[shape] = case["us"]["median"]
+    columns = [shape for shape in shapes if shape in times[CHOSEN]]
+    best = {column: min(of[column] for of in times.values() if column in of) for column in columns}
+    lines = [
+        f"| rows × {size} | " + " | ".join(f"{rows:,} × {other:,}" for rows, other in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+        *(f"| {name} | {' | '.join(_cell(of.get(c), best[c]) for c in columns)} |" for name, of in times.items()),
+        "",
+        f"µs of `{op}`, bfloat16, cold, one {results['provenance']['gpu']},",
+        f"commit `{results['provenance']['commit'][:12]}`. Bold: the fastest, and what lies within 1 % of it.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(us: float | None, best: float) -> str:
+    if us is None:
+        return "–"
+    text = f"{us:.2f}" if us < 10 else f"{us:.1f}"
+    return f"**{text}**" if us <= 1.01 * best else text
