@@ -36,8 +36,8 @@ endif
 # took 16 to 44 ms instead of 5.8 ms on a busy machine), and a quiet machine is no slower for it.
 export OMP_WAIT_POLICY ?= passive
 
-COMMANDS := help setup generate chat test test-chapter bench-chapter notebook-chapter exercise lab docs docs-serve \
-            doctor lint clean
+COMMANDS := help setup generate chat drop-in test test-chapter bench-chapter notebook-chapter exercise lab docs \
+            docs-serve doctor lint clean
 .PHONY: $(COMMANDS)
 
 # `make test-chapter 3`: the words that are no commands become N, and goals that do nothing.
@@ -73,6 +73,10 @@ generate: ##  | write text with Qwen3: PROMPT="..." MODEL=tiny ARGS="--seed 3 --
 chat: ##  | talk with Qwen3; PROMPT=... MODEL=... ARGS=... as above
 	@$(call ready,base,torch transformers rich typer)
 	@$(PY) -m chapters.ch11_generator --interactive $(typed) $(value ARGS)
+
+drop-in: ##  | our operators in a Hugging Face model, checked, timed: MODEL=tiny ARGS=...
+	@$(call ready,full,torch transformers rich)
+	@$(PY) -m chapters.ch03_swiglu.drop_in $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
 
 test: ##  | run all tests, as CI does; ARGS="-k rope" chooses
 	@$(call ready,full,torch transformers hypothesis pytest)

@@ -83,3 +83,13 @@ def test_docstrings_get_empty_lines_between_sections_and_an_entry_for_each_name(
     )
     assert docstrings.for_griffe(text) == expected
     assert docstrings.for_griffe(expected) == expected
+
+
+def test_a_figure_of_a_page_that_is_in_no_folder_lies_beside_it(root: Path) -> None:
+    (root / "docs" / "figures").mkdir()
+    (root / "docs" / "figures" / "p.svg").write_text('<svg><path fill="#4a86d8"/></svg>')
+    (root / "docs" / "index.md").write_text("# Home\n\n![A picture](figures/p.svg)\n")
+    tree = stage.collect(root)
+    assert {"figures/p-light.svg", "figures/p-dark.svg"} <= tree.keys()
+    assert b"figures/p-dark.svg#only-dark" in tree["index.md"]
+    assert not [name for name in tree if name.startswith("/")]

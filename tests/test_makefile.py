@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from tests.makefile_project import MAKE, Project
 
 COMMANDS = [
-    *("setup", "generate", "chat", "test", "test-chapter", "bench-chapter", "notebook-chapter", "exercise", "lab"),
+    *(
+        "setup",
+        "generate",
+        "chat",
+        "drop-in",
+        "test",
+        "test-chapter",
+        "bench-chapter",
+        "notebook-chapter",
+        "exercise",
+        "lab",
+    ),
     *("docs", "docs-serve", "doctor", "lint", "clean"),
 ]
 
@@ -107,6 +118,14 @@ def test_options_reach_the_program(project: Project) -> None:
     ]
     assert project.run("chat", "PROMPT=Hello!", "ARGS=--seed 3") == [
         ["-m", "chapters.ch11_generator", "--interactive", "--prompt=Hello!", "--seed", "3"]
+    ]
+
+
+def test_drop_in_takes_a_model_and_options(project: Project) -> None:
+    call = ["-m", "chapters.ch03_swiglu.drop_in"]
+    assert project.run("drop-in") == [call]
+    assert project.run("drop-in", "MODEL=a b/c", "ARGS=--bench --rounds 3") == [
+        [*call, "--model=a b/c", "--bench", "--rounds", "3"]
     ]
 
 

@@ -4,7 +4,7 @@
     python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
 
 A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson or a page of docs/, which
-says whose it is, as in `ch01/NAME`. No measured number is typed by hand.
+says whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
 without any measurement; `texts(results)` gives Markdown by passage, and `apart(root)`, where there is one, the passages
 that come from other files than the benchmark's.
@@ -24,11 +24,11 @@ from typing import Any
 if (root := str(Path(__file__).resolve().parents[2])) not in sys.path:  # started as a script
     sys.path.insert(0, root)
 
-from docs.hooks import ROOT
+from docs.hooks import ROOT, drop_in
 
 MAIN_GPU = "h200"
 _PASSAGE = re.compile(
-    r"(?P<head><!-- results: (?:ch(?P<chapter>\d\d)/)?(?P<name>[\w-]+) -->\n)"
+    r"(?P<head><!-- results: (?:(?:ch)?(?P<chapter>\d\d|drop_in)/)?(?P<name>[\w-]+) -->\n)"
     r"(?P<body>.*?)(?P<tail><!-- end of results -->)",
     re.DOTALL,
 )
@@ -53,8 +53,8 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
     Raises:
         ResultsError: a lesson has a passage that its plots module does not know.
     """
-    files: dict[Path, str] = {}
-    texts: dict[str, Passages] = {}
+    files: dict[Path, str] = drop_in.figures(root)
+    texts = {"drop_in": Passages(drop_in.texts(root), measured=True)}
     for module in sorted((root / "docs" / "hooks").glob("plots_ch[0-9][0-9].py")):
         number = module.stem.removeprefix("plots_ch")
         chapter = next((root / "chapters").glob(f"ch{number}_*"))

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 if (root := str(Path(__file__).resolve().parents[2])) not in sys.path:  # started as a script or loaded as a hook
@@ -76,8 +76,8 @@ def collect(root: Path = ROOT) -> dict[str, bytes]:
             text = _with_data(dress(links.rewrite(text, source, place, site)), source, root)
             text, pictures = _for_both_schemes(text, root / source)
             tree[place] = text.encode()
-            folder = place.rpartition("/")[0]
-            tree |= {f"{folder}/{name}": data for name, data in pictures.items()}
+            folder = PurePosixPath(place).parent
+            tree |= {(folder / name).as_posix(): data for name, data in pictures.items()}
         else:
             tree[place] = (root / source).read_bytes()
     for name in sorted(site.linked):

@@ -10,7 +10,7 @@ from qwen_cuda.benchmarking.graphs import graph_timing
 from qwen_cuda.benchmarking.machine import choose_device, gpu_slug, provenance
 from qwen_cuda.benchmarking.operands import Operands, Rotation, cache_bytes, rotate
 from qwen_cuda.benchmarking.progress import progress
-from qwen_cuda.benchmarking.report import Case, Report, arguments, results_path
+from qwen_cuda.benchmarking.report import Case, Report, arguments, results_path, save_json
 from qwen_cuda.benchmarking.side_by_side import Variant, Work, WrongAnswer, side_by_side
 from qwen_cuda.benchmarking.timing import Quantiles, alternate, measure
 
@@ -36,5 +36,6 @@ __all__ = [
     "provenance",
     "results_path",
     "rotate",
+    "save_json",
     "side_by_side",
 ]

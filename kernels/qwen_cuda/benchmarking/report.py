@@ -133,13 +133,7 @@ class Report:
 
     def save(self, path: Path) -> None:
         """Writes the JSON, whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        save_json(self.to_dict(), path)
 
     def print(self, console: Console | None = None) -> None:
         """The ceilings, then one table for each operation and dtype; the last column is floor ÷ median."""
@@ -212,6 +206,17 @@ def _unit(us: float) -> tuple[str, float]:
 
 def _size(name: str, size: int | str) -> str:
     return size if isinstance(size, str) else f"{name} {size}"
+
+
+def save_json(results: dict[str, Any], path: Path) -> None:
+    """Writes results, whole or not at all. A figure that is no number is a ValueError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def arguments(description: str, argv: list[str] | None = None) -> argparse.Namespace:
