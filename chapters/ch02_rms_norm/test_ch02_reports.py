@@ -7,6 +7,7 @@ import re
 import pytest
 
 from chapters.ch02_rms_norm import faults
+from qwen_cuda.testing.quotations import filled
 
 
 @pytest.mark.parametrize("name", faults.FAULTS)
@@ -21,7 +22,7 @@ def test_simulator_reports_the_planted_bug_at_its_line(name: str) -> None:
 def test_lesson_quotes_every_report_word_for_word() -> None:
     lesson = faults.LESSON.read_text(encoding="utf-8")
     assert set(re.findall(r"<!-- report: ([\w-]+) -->", lesson)) == set(faults.reports())
-    assert faults.filled(lesson) == lesson, "run `python -m chapters.ch02_rms_norm.faults sync`"
+    assert filled(lesson, faults.reports()) == lesson, "run `python -m chapters.ch02_rms_norm.faults sync`"
 
 
 def test_reports_name_no_address_and_no_folder() -> None:

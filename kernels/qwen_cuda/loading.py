@@ -80,6 +80,11 @@ def load_operators() -> None:
         _bindings()
 
 
+def register_autograd(namespace: str, name: str) -> None:
+    """Gives an operator the Autograd kernel of kernels/bindings/autograd.cpp."""
+    _bindings().qwen_register_autograd(namespace.encode(), name.encode())
+
+
 def backend(name: Backend, variant: str | None = None) -> None:
     """Builds kernels/cuda for a backend and points all its operators there; inside a `using`, from its end on.
 
@@ -174,7 +179,9 @@ def _bindings() -> ctypes.CDLL:
     handle.qwen_set_launcher.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
     handle.qwen_set_missing.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     handle.qwen_set_simulator_hooks.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
-    for function in (handle.qwen_set_launcher, handle.qwen_set_missing, handle.qwen_set_simulator_hooks):
+    handle.qwen_register_autograd.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    functions = (handle.qwen_set_launcher, handle.qwen_set_missing, handle.qwen_set_simulator_hooks)
+    for function in (*functions, handle.qwen_register_autograd):
         function.restype = None
     handle.qwen_set_missing(b"cuda", why.encode())
     handle.qwen_set_missing(b"sim", b'the simulator is not ready; call qwen_cuda.loading.backend("sim") first.')

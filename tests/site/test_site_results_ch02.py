@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docs.hooks import ROOT, plots_ch02, results
-from docs.hooks.tables_ch02 import time_of
+from docs.hooks.operator_tables import time_of
 
 CHAPTER = "ch02_rms_norm"
 ROWS = (1, 8, 128, 512, 1024, 8192, 32768)

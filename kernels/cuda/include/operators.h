@@ -43,7 +43,8 @@ struct AddRmsNorm {
 };
 
 // --8<-- [start:silu_mul]
-// out[r, i] = silu(gate_up[r, i]) * gate_up[r, size + i], rounded once. silu(z) = z / (1 + exp(-z)).
+// out[r, i] = silu(gate_up[r, i]) * gate_up[r, size + i], rounded once; silu(z) is
+// z / (1 + exp(-z)).
 struct SiluMul {
   const void* gate_up;                 // [rows, 2 * size]: gate, then up
   void* out;                           // [rows, size]

@@ -96,6 +96,6 @@ def _fake_in_place(*arguments: Tensor | float, hf_rounding: bool = False) -> Non
 # --8<-- [start:register]
 register("rms_norm", fake=_fake_rms_norm, reference=_reference_rms_norm)
 register("add_rms_norm", fake=_fake_add_rms_norm, reference=reference_add_rms_norm)
-register("rms_norm_", fake=_fake_in_place, instead="rms_norm")
-register("add_rms_norm_", fake=_fake_in_place, instead="add_rms_norm")
+register("rms_norm_", fake=_fake_in_place)
+register("add_rms_norm_", fake=_fake_in_place)
 # --8<-- [end:register]

@@ -1,0 +1,132 @@
+"""Plots of a chapter whose benchmark compares one operator on rows of one width, in the colours of who is who."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+from matplotlib.axes import Axes
+
+from docs.hooks.operator_tables import COPY, Case, Results, Shown, time_of
+from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
+
+COLOURS = {
+    COPY: W,
+    "ours": V,
+    "vllm": Q,
+    "torch_compile": K,
+    "torch_rms_norm": OTHER,
+    "torch_eager": ACC,
+}
+_US = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+End = tuple[str, list[Case], str]  # a line's name, its cases, its colour
+
+
+def side_by_side(results: Results, shown: Shown, op: str) -> str:
+    """Bars for one row and for many: the floor, ours, the others."""
+    fig, whole = drawing(height=2.6)
+    whole.remove()
+    for place, rows in enumerate((1, shown.many_rows(results, op))):
+        ax = fig.add_subplot(1, 2, place + 1)
+        cases = {name: shown.find(results, op, name, rows=rows) for name in shown.peers}
+        bars = [(shown.peers[name], case["us"]["median"], COLOURS[name]) for name, case in cases.items() if case]
+        bars.insert(0, ("floor", next(case["floor_us"] for case in cases.values() if case), W))
+        longest = max(us for _, us, _ in bars)
+        for i, (_, us, colour) in enumerate(bars):
+            ax.barh(i, us, color=colour, height=0.62)
+            ax.text(us + longest * 0.03, i, time_of(us), va="center", color=colour, fontsize=9)
+        ax.set_yticks(range(len(bars)), labels=[name for name, _, _ in bars] if place == 0 else [""] * len(bars))
+        ax.set(xlim=(0, longest * 1.3), xlabel=f"µs for {rows:,} row{'s' * (rows > 1)}")
+        ax.tick_params(axis="y", length=0)
+        ax.invert_yaxis()
+    return svg(fig)
+
+
+def ladder(results: Results, shown: Shown, op: str) -> str:
+    """Time of each step against the number of rows, and the floor."""
+    fig, ax = drawing(height=3.6)
+    steps = shown.ladder_of(results, op)
+    colours = [*(ACC, K, OTHER, Q)[: len(steps) - 1], V]
+    ends = [(step, cases, colour) for (step, cases), colour in zip(steps.items(), colours, strict=False)]
+    for _, cases, colour in ends:
+        ax.loglog(rows(cases), [c["us"]["median"] for c in cases], "o-", color=colour, ms=4)
+    last = ends[-1][1]
+    ax.loglog(rows(last), [c["floor_us"] for c in last], "--", color=W, lw=1)
+    ax.text(rows(last)[0], last[0]["floor_us"] * 1.06, "floor", color=W, va="bottom", fontsize=9)
+    low, high = ax.get_ylim()
+    marks = [us for us in _US if low <= us <= high]
+    ax.set_yticks(marks, labels=[f"{us:g}" for us in marks])
+    ax.set(ylabel="µs")
+    row_axis(ax, rows(last), shown)
+    name_ends(ax, ends, lambda c: c["us"]["median"])
+    return svg(fig)
+
+
+def floor(results: Results, shown: Shown, op: str) -> str:
+    """Which fraction of the floor each variant reaches, against the number of rows."""
+    fig, ax = drawing(height=3.3)
+    ends = []
+    for name, title in ({COPY: "a copy of the same bytes"} | shown.peers).items():
+        cases = shown.series(results, op, name)
+        if cases:
+            line = "o:" if name == COPY else "o-"
+            ax.plot(rows(cases), [100 * c["floor_fraction"] for c in cases], line, color=COLOURS[name], ms=4)
+            ends.append((title, cases, COLOURS[name]))
+    ax.axhline(100, color=W, ls="--", lw=1)
+    ax.set(ylabel="% of the floor", ylim=(0, 108))
+    row_axis(ax, sorted({count for _, cases, _ in ends for count in rows(cases)}), shown)
+    name_ends(ax, ends, lambda c: 100 * c["floor_fraction"])
+    return svg(fig)
+
+
+def ratios(results: Results, shown: Shown, op: str, others: dict[str, tuple[str, str]], words: str) -> str:
+    """Time of others ÷ time of ours, against the number of rows. `others`: variant → title and colour."""
+    fig, ax = drawing(height=3)
+    ours = {c["shape"]["rows"]: c["us"]["median"] for c in shown.series(results, op, "ours")}
+    ends = []
+    for name, (title, colour) in others.items():
+        cases = [
+            c | {"ratio": c["us"]["median"] / ours[c["shape"]["rows"]]}
+            for c in shown.series(results, op, name)
+            if c["shape"]["rows"] in ours
+        ]
+        if cases:
+            ax.plot(rows(cases), [c["ratio"] for c in cases], "o-", color=colour, ms=4)
+            ends.append((title, cases, colour))
+    ax.axhline(1, color=V, ls="--", lw=1)
+    ax.text(min(ours), 1.02, words, color=V, va="bottom", ha="left", fontsize=9)
+    ax.set(ylabel=f"time ÷ {words}")
+    row_axis(ax, sorted(ours), shown)
+    name_ends(ax, ends, lambda c: c["ratio"])
+    return svg(fig)
+
+
+def rows(cases: list[Case]) -> list[int]:
+    return [int(c["shape"]["rows"]) for c in cases]
+
+
+def row_axis(ax: Axes, counts: list[int], shown: Shown) -> None:
+    """Rows on a logarithmic axis, with room at the right for the names of the lines."""
+    ax.set_xscale("log", base=2)
+    crowded = {a for a, b in itertools.pairwise(counts) if b < 3 * a}
+    ax.set_xticks(counts, labels=["" if count in crowded else f"{count:,}" for count in counts])
+    ax.set(xlabel=f"rows of {shown.main:,} numbers, bfloat16, cold", xlim=(min(counts) * 0.7, max(counts) * 24))
+    ax.minorticks_off()
+
+
+def name_ends(ax: Axes, ends: list[End], height: Callable[[Case], float]) -> None:
+    """The name of each line at the right, apart from other names. Comes last: it needs the axes as they stay."""
+    fig = ax.get_figure(root=True)
+    assert fig is not None
+    fig.draw_without_rendering()
+    right = max((rows(cases)[-1] for _, cases, _ in ends), default=0)
+    below = -math.inf
+    for name, cases, colour in sorted(ends, key=lambda end: height(end[1][-1])):
+        end = (right, height(cases[-1]))
+        points = float(ax.transData.transform(end)[1]) * 72 / fig.dpi
+        below = max(points, below + 11)
+        ax.annotate(
+            name, end, xytext=(7, below - points), textcoords="offset points", va="center", color=colour, fontsize=9
+        )
