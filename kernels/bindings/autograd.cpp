@@ -28,9 +28,9 @@ void autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const std::string& full = op.schema().name();
   const std::string name = full.substr(full.rfind(':') + 1);
   const auto reference = c10::Dispatcher::singleton().findSchema({full + "_reference", ""});
+  const std::string other = name.back() == '_' ? "call " + name.substr(0, name.size() - 1) + ", or wrap" : "wrap";
   TORCH_CHECK(reference.has_value(), name, ": an argument requires a gradient, and this operator overwrites its ",
-              "arguments; call ", name.substr(0, name.find_last_not_of('_') + 1),
-              ", or wrap the call in torch.no_grad().");
+              "arguments; ", other, " the call in torch.no_grad().");
   reference->callBoxed(stack);
 }
 
