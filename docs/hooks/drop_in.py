@@ -30,6 +30,8 @@ CONFIGURATIONS = {
     "all": "all",
 }
 MODES = {"eager": "launched from Python", "graph": "CUDA graph"}
+SHORT_MODES = {"eager": "Python", "graph": "graph"}
+WIDE = 0.02  # an interval that is shown
 MODEL_TITLES = {
     "random-0.6b": "the shape of Qwen3-0.6B, random weights",
     "random-0.5b": "the shape of Qwen2.5-0.5B, random weights",
@@ -162,10 +164,10 @@ def _speed(results: Results, first: bool) -> str:
     where, title = results["provenance"], _title(results)
     shown = [name for name in CONFIGURATIONS if any(name in _speedups(results, *run) for run in _runs(results))]
     lines = []
-    for op, mode, prompt in _runs(results):
+    for op, mode, prompt in sorted(_runs(results)):
         found = _speedups(results, op, mode, prompt)
         cells = [_interval(found[name]) if name in found else "–" for name in shown]
-        lines.append([f"{op}, {MODES[mode]}, {prompt:,}", time_of(_unpatched(results, op, mode, prompt)), *cells])
+        lines.append([f"{op} {prompt:,}, {SHORT_MODES[mode]}", time_of(_unpatched(results, op, mode, prompt)), *cells])
     heads = ["prompt", "unpatched", *(CONFIGURATIONS[name] for name in shown)]
     picture = ""
     if first:
@@ -180,9 +182,9 @@ def _speed(results: Results, first: bool) -> str:
     return f"""\
 {picture}{table(heads, lines)}
 *{title[0].upper()}{title[1:]}.* {results["model"]["dtype"]}, batch 1, one {where["gpu"]}, torch {where["torch"]},
-transformers {where["transformers"]}, commit `{where["commit"][:12]}`, {where["date"][:10]}. A decode step or a prefill
-of the unpatched model, then how many times as fast the patched ones are, in brackets the 95 % interval over {rounds}
-paired rounds of this run.
+transformers {where["transformers"]}, commit `{where["commit"][:12]}`, {where["date"][:10]}. A decode step behind a
+prompt, or a prefill, of the unpatched model, launched from Python or in a CUDA graph; then how many times as fast the
+patched ones are. In brackets the 95 % interval over {rounds} paired rounds of this run, where it is wider than {WIDE}.
 """
 
 
@@ -256,9 +258,9 @@ model's first and second choice lay apart where a text parts from its own.
 
 
 def _interval(speedup: Speedup) -> str:
-    if speedup["low"] is None:
-        return f"{speedup['ratio']:.3f}"
-    return f"{speedup['ratio']:.3f} ({speedup['low']:.3f}–{speedup['high']:.3f})"
+    if speedup["low"] is None or speedup["high"] - speedup["low"] < WIDE:
+        return f"{speedup['ratio']:.2f}"
+    return f"{speedup['ratio']:.2f} ({speedup['low']:.2f}–{speedup['high']:.2f})"
 
 
 def _title(results: Results) -> str:
