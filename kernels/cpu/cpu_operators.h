@@ -9,5 +9,6 @@ namespace qwen::cpu {
 void rms_norm(const RmsNorm& args, int64_t first, int64_t last);
 void add_rms_norm(const AddRmsNorm& args, int64_t first, int64_t last);
 void silu_mul(const SiluMul& args, int64_t first, int64_t last);
+void qk_norm_rope_cache_write(const QkNormRopeCacheWrite& args, int64_t first, int64_t last);
 
 }  // namespace qwen::cpu

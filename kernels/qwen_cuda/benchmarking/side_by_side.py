@@ -18,6 +18,7 @@ from qwen_cuda.benchmarking.timing import Quantiles
 from qwen_cuda.testing.ulp import ulp_error
 
 Truth = Callable[[Operands], Sequence[Tensor]]
+Error = Callable[[Tensor, Tensor], Tensor]  # of an answer, beside the truth, in units in the last place
 
 
 class WrongAnswer(RuntimeError):
@@ -58,6 +59,8 @@ class Variant:
         peer: somebody else's; when it refuses a shape it is left out with a note.
         inside: what is entered while it is called or recorded, such as `loading.using(library)`.
         truth: its own right answer, for a yardstick that computes something else, such as a copy of the same bytes.
+        error: how far is measured. By default in ulps of each element; where large numbers cancel, those of what they
+            were are what counts.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Variant:
     peer: bool = False
     inside: Inside = nullcontext
     truth: Truth | None = None
+    error: Error = ulp_error
 
     @property
     def label(self) -> str:
@@ -144,7 +148,7 @@ def compare(variant: Variant, answer: Sequence[Tensor], want: Sequence[Tensor], 
     if shapes[0] != shapes[1]:
         raise WrongAnswer(f"{where}: the shapes are {shapes[0]}; they must be {shapes[1]}.")
     for number, (got, truth) in enumerate(zip(answer, want, strict=True), 1):
-        worst = float(ulp_error(got, truth).max())  # the largest of numbers among which there is NaN is NaN
+        worst = float(variant.error(got, truth).max())  # the largest of numbers among which there is NaN is NaN
         if not worst <= variant.ulps:
             which = f"output {number} is" if len(answer) > 1 else "it is"
             raise WrongAnswer(f"{where}: {which} {worst:.4g} ulp from float64; {variant.ulps:g} are allowed.")

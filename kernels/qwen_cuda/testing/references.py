@@ -53,8 +53,43 @@ def silu_mul(gate_up: Tensor, *, hf_rounding: bool = False) -> Tensor:
     return F.swiglu(gate, up, "hf" if hf_rounding else "fused")
 
 
+def qk_norm_rope_cache_write(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    eps: float,
+    num_heads: int,
+    *,
+    return_k: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`qkv: [t, (Hq + 2 Hkv) · D]`, `k_cache, v_cache: [num_blocks, block_size, Hkv, D]` (written) → `q: [t, Hq, D]`
+    and `k: [t, Hkv, D]`, or `[0, Hkv, D]` without `return_k`.
+    """
+    num_kv_heads, dim = k_cache.shape[2:]
+    wide = torch.promote_types(qkv.dtype, torch.float32)
+    known = (positions >= 0) & (positions < cos_sin.shape[0])
+    cos, sin = cos_sin[torch.where(known, positions, 0)][:, None].to(wide).chunk(2, dim=-1)
+
+    def turned(heads: Tensor, weight: Tensor) -> Tensor:
+        normed = F.rms_norm(heads.to(wide), weight.to(wide), eps, "fused")
+        return torch.where(known[:, None, None], F.apply_rope(normed, cos, sin), torch.nan).to(qkv.dtype)
+
+    q, k, v = qkv.unflatten(1, (-1, dim)).split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+    q, k = turned(q, q_weight), turned(k, k_weight)
+    kept = known & (slot_mapping >= 0) & (slot_mapping < k_cache.shape[0] * k_cache.shape[1])
+    for cache, heads in ((k_cache, k), (v_cache, v)):
+        cache.view(-1, num_kv_heads, dim)[slot_mapping[kept].long()] = heads[kept]
+    return q, k if return_k else k[:0]
+
+
 REFERENCES: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (rms_norm, rms_norm_, add_rms_norm, add_rms_norm_, silu_mul)
+    function.__name__: function
+    for function in (rms_norm, rms_norm_, add_rms_norm, add_rms_norm_, silu_mul, qk_norm_rope_cache_write)
 }
 
 
