@@ -25,22 +25,11 @@ from rich.console import Console
 
 from chapters.ch04_paged_kv import candidates
 from chapters.ch04_paged_kv.targets import judge
-from qwen_cuda.benchmarking import (
-    Report,
-    Variant,
-    WrongAnswer,
-    arguments,
-    bandwidth,
-    cache_bytes,
-    progress,
-    results_path,
-    rotate,
-    side_by_side,
-)
+from qwen_cuda.benchmarking import Report, Variant
 from qwen_cuda.benchmarking.graphs import Cache
-from qwen_cuda.benchmarking.peers import Vllm, vllm
-from qwen_cuda.building import BuildError, build
-from qwen_cuda.loading import load_operators
+from qwen_cuda.benchmarking.operator_benchmark import compare_variants, run
+from qwen_cuda.benchmarking.peers import Vllm
+from qwen_cuda.benchmarking.targets import print_verdicts
 
 CHAPTER = "ch04_paged_kv"
 TOKENS = (1, 2, 8, 32, 64, 128, 512, 1024, 8192, 32768)
@@ -79,56 +68,28 @@ def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments(__doc__.partition("\n")[0], argv)
-    on_gpu = options.device.type == "cuda"
-    try:
-        load_operators()
-        if on_gpu:
-            build(*candidates.step_libraries(), bandwidth.library())  # together, before anything is measured
-    except BuildError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("measuring the ceilings of this machine", file=sys.stderr)
-    report = Report(CHAPTER, options.device, options.quick)
-    peer = vllm() if on_gpu else None
-    if isinstance(peer, str):
-        report.note(peer)
-    elif peer is not None:
-        report.note(f"vLLM: {peer.version}.")
-    comparisons = list(plan(on_gpu, options.quick))
-    try:
-        with progress(len(comparisons)) as begin, torch.inference_mode():
-            for comparison in comparisons:
-                begin(str(comparison))
-                compare(report, comparison, peer if isinstance(peer, Vllm) else None)
-    except WrongAnswer as error:
-        print(f"wrong answer, nothing is reported: {error}", file=sys.stderr)
-        return 1
-    report.measure_ceilings_again()
-    report.print()
-    if on_gpu:
-        print_targets(report)
-    if path := results_path(report, options.output):
-        report.save(path)
-        print(f"wrote {path}")
-    return 0
+    return run(
+        CHAPTER,
+        __doc__.partition("\n")[0],
+        argv,
+        plan=plan,
+        compare=compare,
+        libraries=candidates.step_libraries,
+        print_targets=print_targets,
+    )
 
 
 def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
-    """Checks and times everybody on one shape. Where the memory of the device does not suffice there is a note."""
-    try:
-        rotation = rotate(candidates.operands(what.tokens, what.dtype, report.device), cache_bytes(report.device))
-        side_by_side(
-            report,
-            candidates.work(what.tokens, what.dtype),
-            list(_taking_part(what, peer, report.device.type == "cuda")),
-            rotation,
-            candidates.truth,
-            caches=what.caches,
-        )
-    except torch.OutOfMemoryError:
-        report.note(f"{what}: left out, the device's memory is full.")
-        torch.cuda.empty_cache()
+    """Checks and times everybody on one shape."""
+    compare_variants(
+        report,
+        str(what),
+        candidates.work(what.tokens, what.dtype),
+        _taking_part(what, peer, report.device.type == "cuda"),
+        candidates.operands(what.tokens, what.dtype, report.device),
+        candidates.truth,
+        what.caches,
+    )
 
 
 def _taking_part(what: Comparison, peer: Vllm | None, on_gpu: bool) -> Iterator[Variant]:
@@ -144,12 +105,7 @@ def _taking_part(what: Comparison, peer: Vllm | None, on_gpu: bool) -> Iterator[
 
 
 def print_targets(report: Report, console: Console | None = None) -> None:
-    """A line for each target: whether it is met, what was measured."""
-    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    words = {True: "[green]met   [/green]", False: "[red]MISSED[/red]", None: "[dim]  –   [/dim]"}
-    console.print("\n[bold]targets[/bold], bfloat16, 16 heads of Q, 8 of K and of V, cold")
-    for verdict in judge(report.to_dict()):
-        console.print(f"{words[verdict.passed]}  {verdict.name}: {verdict.measured} (target: {verdict.target})")
+    print_verdicts(judge(report.to_dict()), "bfloat16, 16 heads of Q, 8 of K and of V, cold", console)
 
 
 if __name__ == "__main__":
