@@ -22,7 +22,7 @@ from qwen_cuda.testing.ulp import assert_same_bits
 DTYPES = (torch.bfloat16, torch.float16)
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 HEADS = ((1, 1), (2, 1), (5, 1), (3, 2), (4, 4), (16, 8), (33, 3))
-FEW, MORE = (1, 2, 31, 32), (33, 41, 100)  # tokens: up to, and beyond, what the kernel counts as few
+TOKENS = (0, 1, 2, 31, 64, 65, 100, 512, 513)  # around where the kernel changes its blocks
 BASE = Setting()
 NO_SLOTS = replace(BASE, num_blocks=0)
 
@@ -121,9 +121,9 @@ def check_any_heads(backend: Backend) -> None:
 
 
 def check_any_number_of_tokens(backend: Backend) -> None:
-    """None, few, and more than few."""
-    for tokens in (0, *FEW, *MORE):
-        setting = replace(BASE, num_heads=2, num_kv_heads=1, num_blocks=8, seed=tokens)
+    """None, one, and around every border of the kernel's choice."""
+    for tokens in TOKENS:
+        setting = replace(BASE, num_heads=2, num_kv_heads=1, num_blocks=40, seed=tokens)
         sized(backend, setting, tokens)
 
 

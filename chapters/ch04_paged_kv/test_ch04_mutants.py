@@ -37,11 +37,6 @@ MUTANTS = (
         kernel("distance < kLanes; distance", "distance < kLanes / 2; distance"),
     ),
     Mutant(
-        "another tree within a lane",
-        "A head gives other bits in a prompt than alone.",
-        kernel("sums[2 * p] + sums[2 * p + 1]", "sums[p] + sums[p + n / 2]"),
-    ),
-    Mutant(
         "mask of the first head",
         "Other heads of the warp call a shuffle that does not name them.",
         kernel("<< (group * kLanes)", "<< (group * 0)"),

@@ -2,7 +2,7 @@
 
     python -m chapters.ch04_paged_kv.tuning [--device cuda] [--output FILE] [--quick]
 
-The kernel chooses lanes a head and threads a block by the number of tokens. Each candidate is the kernel's own file
+The kernel chooses the threads of a block by the number of tokens. Each candidate is the kernel's own file
 with one passage replaced, as a mutant is, and it is held against float64 before it is timed.
 """
 
@@ -20,14 +20,11 @@ from qwen_cuda.loading import default_library
 RESULTS = "ch04_tuning"
 SOURCE = "qk_norm_rope_cache_write.cu"
 TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 8192, 32768)
-CHOICE = "    if (a.tokens <= kFewTokens) {"
+CHOICE = "a.tokens <= 64 ? 32 : a.tokens <= 512 ? kMostThreads : 128"
 MAPPINGS = {
     f"{lanes} lanes a head, {threads} threads a block": (
-        Edit(
-            SOURCE,
-            CHOICE,
-            f"    return launch_heads<T, {lanes}, aligned.value>(a, {threads}, stream);\n{CHOICE}",
-        ),
+        Edit(SOURCE, CHOICE, str(threads)),
+        Edit(SOURCE, "launch_heads<T, 8,", f"launch_heads<T, {lanes},"),
     )
     for lanes in (8, 16, 32)
     for threads in (32, 64, 128, 256)

@@ -3,9 +3,8 @@
 //
 // Mapping   Block x has token x; its threads form groups of kLanes lanes, and each group has a head. RoPE turns the
 //           pair (r, r + 64), so lane l owns the pairs kPairs * l, …: kPairs elements of the lower half, and those of
-//           the upper half that they turn with. No value of a neighbour is needed but for the sum of squares. Few
-//           tokens: a warp a head, and the heads spread over many SMs; only latency counts. Many tokens: 8 lanes a
-//           head, 8 + 8 elements a lane, two loads of 16 bytes; bytes in flight count.
+//           the upper half that they turn with. No value of a neighbour is needed but for the sum of squares. With 8
+//           lanes a head a lane has 8 + 8 elements: two loads of 16 bytes, and a warp takes four heads.
 // Order     The squares of the 64 pairs are added in a binary tree over r, its lower levels within a lane, its upper
 //           ones by shuffles. kLanes moves the border between the two, and not a bit of the sum.
 // Traffic   qkv in; as many elements out, to q, k_cache and v_cache (and k once more on request). Plus 512 bytes of
@@ -21,8 +20,7 @@
 namespace {
 
 using Args = qwen::QkNormRopeCacheWrite;
-constexpr int64_t kFewTokens = 32;  // up to here a warp a head
-constexpr int kFewThreads = 128, kManyThreads = 256;
+constexpr int kMostThreads = 256;
 
 // The sum of squares over a head, in each of its lanes. Squares of 16-bit numbers have at most 22 digits, so that a
 // pair's sum is rounded once, whether or not the compiler fuses it.
@@ -54,7 +52,7 @@ __device__ __forceinline__ float square_sum(const Half& low, const Half& high) {
 // --8<-- [start:kernel]
 // Block: (kLanes, heads). Grid: (tokens, as many such groups of heads as a token has).
 template <class T, int kLanes, bool kAligned>
-__global__ void __launch_bounds__(kManyThreads) write_heads(Args a) {
+__global__ void __launch_bounds__(kMostThreads) write_heads(Args a) {
   constexpr int kPairs = kHalf / kLanes;
   const int64_t token = blockIdx.x;
   const int head = blockIdx.y * blockDim.y + threadIdx.y, first = threadIdx.x * kPairs;
@@ -125,14 +123,12 @@ bool is_aligned(const Args& a) {
          fits(a.k_cache, 0) && fits(a.v_cache, 0) && rows_are_aligned(a.cos_sin, a.cos_sin_stride);
 }
 
+// Blocks of one warp spread few tokens over many SMs. Measured on an H200: docs/experiments.md.
 template <class T>
 void write_tokens(const Args& a, cudaStream_t stream) {
   dispatch_switch(is_aligned<T>(a), [&](auto aligned) {
-    if (a.tokens <= kFewTokens) {
-      launch_heads<T, 32, aligned.value>(a, kFewThreads, stream);
-    } else {
-      launch_heads<T, 8, aligned.value>(a, kManyThreads, stream);
-    }
+    const int threads = a.tokens <= 64 ? 32 : a.tokens <= 512 ? kMostThreads : 128;
+    launch_heads<T, 8, aligned.value>(a, threads, stream);
   });
 }
 
