@@ -25,7 +25,7 @@ def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("silu_mul.cu", old, new, count),)
 
 
-GATE = "to_float(gate.values[k])"
+GATE = "z"
 FLOAT = "(z < 0.0f ? z * power : z) / (1.0f + power)"
 HALF = "__fdividef(z < 0.0f ? z * power : z, 1.0f + power)"
 UP = "load_pack_of<kAligned>(gate_row + a.size, q, a.size)"

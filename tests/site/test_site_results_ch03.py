@@ -110,7 +110,7 @@ def test_packing_shows_launches_and_what_they_cost() -> None:
     floor = 2048 * 6144 / COPY_GBPS / 1e3
     expected = ["2, 1", time_of(floor), time_of(3 * floor), time_of(1.5 * floor), "2.00 ×"]
     assert row_of(text, "gate and up, 8 rows")[1:] == expected
-    assert row_of(text, "q, k and v, 128 rows")[1] == "2, 1"
+    assert row_of(text, "q, k and v, 128 rows")[1] == "3, 1"
 
 
 def test_peers_of_silu_mul_stand_beside_ours_and_losses_are_named() -> None:

@@ -41,13 +41,15 @@ inline std::string why_invalid(const Grid& g) {
   return "";
 }
 
-inline void run_blocks(Grid& grid, long only = -1) {
+// Runs block `first`, and then, if `others`, whatever nobody has begun.
+inline void run_blocks(Grid& grid, long first, bool others) {
   try {
     Watchdog::Worker worker(Watchdog::get());
     Block block(grid);
-    const auto run = [&](long id) { worker.begins_block(), block.run(id); };
-    if (only >= 0) return run(only), grid.leave();
-    for (long i; !grid.failed && (i = grid.next++) < grid.blocks;) run(grid.order.empty() ? i : grid.order[i]);
+    const auto run = [&](long i) { worker.begins_block(), block.run(grid.order.empty() ? i : grid.order[i]); };
+    run(first);
+    if (!others) return grid.leave();
+    for (long i; !grid.failed && (i = grid.next++) < grid.blocks;) run(i);
   } catch (const std::exception& e) {
     grid.fail(e.what());
   }
@@ -75,14 +77,18 @@ inline void run(Grid& grid) {
   checker_launch_begins(grid.grid, grid.block, grid.shared_bytes, grid.kernel, grid.arguments, grid.argument_bytes);
   std::vector<std::thread> team;
   if (grid.cooperative) {  // all blocks at once, an OS thread each
-    for (long i = 1; i < grid.blocks; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i); });
-    run_blocks(grid, 0);
+    for (long i = 1; i < grid.blocks; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i, false); });
+    run_blocks(grid, 0, false);
   } else {
     if (grid.seed) shuffle_blocks(grid);
     const long cores = std::min(CUDASIM_TSAN ? 2l : 16l, long(std::thread::hardware_concurrency()));
     const long most = CUDASIM_ONE_OS_THREAD ? 1 : environment("CUDASIM_THREADS", cores);
-    for (long i = 1; i < most && i < grid.blocks; ++i) team.emplace_back([&grid] { run_blocks(grid); });
-    run_blocks(grid);
+    // Each thread of the team has a block of its own to begin with, so that every run has blocks side by side, and
+    // ThreadSanitizer sees their races however late a thread starts.
+    const long size = std::min(most, grid.blocks);
+    grid.next = size;
+    for (long i = 1; i < size; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i, true); });
+    run_blocks(grid, 0, true);
   }
   for (auto& thread : team) thread.join();
   checker_launch_ends();
