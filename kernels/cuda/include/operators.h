@@ -82,9 +82,67 @@ struct QkNormRopeCacheWrite {
 };
 // --8<-- [end:qk_norm_rope_cache_write]
 
+// --8<-- [start:paged_attention]
+// out[s, h, :] is the sum of p[t] * v[t, h / group, :] over t, rounded once, where p is the
+// softmax of scale * q[s, h, :] . k[t, h / group, :] over t < context_lens[s]. Token t of
+// sequence s lies in slot t % block_size of block block_table[s, t / block_size]. A context
+// of 0 gives zeros. An entry that is no block of the cache is skipped with all its tokens.
+struct PagedAttention {
+  const void* q;                // [batch, query_heads, head_dim]; heads aligned to 16 bytes
+  const void* k_cache;          // [num_blocks, block_size, kv_heads, head_dim], aligned too
+  const void* v_cache;          // the same
+  const int32_t* block_table;   // [batch, max_blocks]
+  const int32_t* context_lens;  // [batch]; below 0 is 0, and what the table holds is most
+  void* out;                    // [batch, query_heads, head_dim]
+  int64_t batch;
+  int64_t query_heads, kv_heads;         // query_heads / kv_heads is 1 to 8
+  int64_t head_dim;                      // 64 or 128
+  int64_t num_blocks, block_size;        // block_size: a power of two from 8 to 256
+  int64_t max_blocks;                    // of a sequence
+  int64_t q_stride, block_table_stride;  // elements from one sequence to the next
+  float scale;
+  Dtype dtype;  // kFloat16 or kBFloat16
+};
+// --8<-- [end:paged_attention]
+
+// --8<-- [start:partials]
+// What partition p knows of query head h of sequence s, for any p in [0, partitions):
+// m[s, h, p], the largest score times log2(e), -inf without tokens; l[s, h, p], the sum of
+// 2^(score - m), 0 without; o[s, h, p, :], that of 2^(score - m) * v, undefined without.
+struct Partials {
+  float* o;           // [batch, query_heads, partitions, head_dim]
+  float* m;           // [batch, query_heads, partitions]
+  float* l;           // [batch, query_heads, partitions]
+  uint32_t* arrived;  // [batch, kv_heads]; 0 before and after each launch
+  int64_t partitions;
+};
+// --8<-- [end:partials]
+
+// A context is cut into partitions of partition_size tokens (a multiple of 16), or of more where it has more than
+// partitions * partition_size tokens: partition_tokens() says of how many.
+struct PagedAttentionSplit {
+  PagedAttention attention;
+  Partials partials;
+  int64_t partition_size;
+};
+
+// out[s, h, :] = the merge of all partitions, rounded once.
+struct MergePartitions {
+  Partials partials;
+  void* out;  // [batch, query_heads, head_dim]
+  int64_t batch, query_heads, head_dim;
+  Dtype dtype;
+};
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_add_rms_norm(const qwen::AddRmsNorm& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_silu_mul(const qwen::SiluMul& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_qk_norm_rope_cache_write(const qwen::QkNormRopeCacheWrite& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_paged_attention_grouped(const qwen::PagedAttention& args, cudaStream_t stream);
+// The partitions of a sequence are merged by the block that ends last: one launch.
+QWEN_EXPORT void qwen_paged_attention_split(const qwen::PagedAttentionSplit& args, cudaStream_t stream);
+// Leaves the partials, for merge_partitions; attention.out is not used.
+QWEN_EXPORT void qwen_paged_attention_partials(const qwen::PagedAttentionSplit& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_merge_partitions(const qwen::MergePartitions& args, cudaStream_t stream);

@@ -24,6 +24,13 @@ __device__ __forceinline__ Pack<T> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T>*>(&raw);
 }
 
+// Number i of the 16 bytes of a pack that is kept as they are: as a Pack<T>, each number of 16 bits takes a register.
+template <class T>
+__device__ __forceinline__ float element(const uint4& raw, int i) {
+  const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(&raw);
+  return to_float(pack.values[i]);
+}
+
 template <class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&pack);

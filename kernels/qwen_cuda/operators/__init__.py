@@ -4,6 +4,14 @@ Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.o
 which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
 """
 
+from qwen_cuda.operators.paged_attention import (
+    attention_workspace,
+    check_block_table,
+    merge_partitions,
+    paged_attention_grouped,
+    paged_attention_partials,
+    paged_attention_split,
+)
 from qwen_cuda.operators.qk_norm_rope_cache_write import check_indices, cos_sin_table, qk_norm_rope_cache_write
 from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, rms_norm_
 from qwen_cuda.operators.silu_mul import silu_mul
@@ -11,8 +19,14 @@ from qwen_cuda.operators.silu_mul import silu_mul
 __all__ = [
     "add_rms_norm",
     "add_rms_norm_",
+    "attention_workspace",
+    "check_block_table",
     "check_indices",
     "cos_sin_table",
+    "merge_partitions",
+    "paged_attention_grouped",
+    "paged_attention_partials",
+    "paged_attention_split",
     "qk_norm_rope_cache_write",
     "rms_norm",
     "rms_norm_",

@@ -6,6 +6,7 @@ and rounds once. A chapter that adds an operator adds its function here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from qwen3_ref import functional as F
+from qwen3_ref import paged
+from qwen_cuda.attention_workspace import WorkspaceLayout, partition_tokens
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
@@ -87,10 +90,82 @@ def qk_norm_rope_cache_write(
     return q, k if return_k else k[:0]
 
 
-REFERENCES: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (rms_norm, rms_norm_, add_rms_norm, add_rms_norm_, silu_mul, qk_norm_rope_cache_write)
-}
+def paged_attention_grouped(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor, scale: float
+) -> Tensor:
+    """`q: [b, Hq, D]`, caches `[num_blocks, block_size, Hkv, D]` → `[b, Hq, D]`."""
+    return paged.paged_attention(q, k_cache, v_cache, block_table, context_lens, scale)
+
+
+def paged_attention_split(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    partition_size: int,
+    partitions: int,
+    workspace: Tensor,
+) -> Tensor:
+    """As `paged_attention_grouped`, by way of `workspace`: the partials, then their merge."""
+    out = torch.empty_like(q)
+    paged_attention_partials(
+        q, k_cache, v_cache, block_table, context_lens, scale, partition_size, partitions, workspace
+    )
+    merge_partitions(workspace, out, partitions)
+    return out
+
+
+def paged_attention_partials(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    partition_size: int,
+    partitions: int,
+    workspace: Tensor,
+) -> None:
+    """Writes `(m, l, o)` of each partition into `workspace`; m counts in powers of two."""
+    parts = WorkspaceLayout(q.shape[0], q.shape[1], k_cache.shape[2], q.shape[2], partitions).parts(workspace)
+    for s in range(q.shape[0]):
+        context = paged.context_of(context_lens, s, block_table, k_cache.shape[1])
+        size = partition_tokens(context, partition_size, partitions)
+        for p in range(partitions):
+            cut = min(p * size, context), min((p + 1) * size, context)
+            m, l, o = paged.paged_partition(q[s], k_cache, v_cache, block_table[s], scale, *cut)  # noqa: E741
+            parts.m[s, :, p], parts.l[s, :, p], parts.o[s, :, p] = m[:, 0] / math.log(2), l[:, 0], o
+
+
+def merge_partitions(workspace: Tensor, out: Tensor, partitions: int) -> None:
+    """Merges the partials of `workspace` into `out: [b, Hq, D]`; the o of a partition with l = 0 counts nothing."""
+    parts = WorkspaceLayout(out.shape[0], out.shape[1], 0, out.shape[2], partitions).parts(workspace)
+    partials = (
+        F.Partial(
+            parts.m[:, :, p, None] * math.log(2),
+            parts.l[:, :, p, None],
+            torch.where(parts.l[:, :, p, None] == 0, 0, parts.o[:, :, p]),
+        )
+        for p in range(partitions)
+    )
+    out.copy_(F.merge_partitions(partials))
+
+
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    rms_norm,
+    rms_norm_,
+    add_rms_norm,
+    add_rms_norm_,
+    silu_mul,
+    qk_norm_rope_cache_write,
+    paged_attention_grouped,
+    paged_attention_split,
+    paged_attention_partials,
+    merge_partitions,
+)
+REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 
 
 def oracle(name: str, *arguments: Any, **options: Any) -> Any:

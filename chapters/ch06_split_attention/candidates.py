@@ -1,0 +1,72 @@
+"""Who takes part in chapter 6's benchmark beside chapter 5's: the split kernel by plan, in one launch and in two.
+
+Operands and truth are those of chapter 5. A workspace belongs to a variant: like that of an engine it is the same in
+every call, and stays in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chapters.ch05_grouped_attention.candidates import PEER_ULPS, ULPS, Shape, inputs
+from chapters.ch06_split_attention.backends import Call, flashinfer_unavailable, flashinfer_wrapper
+from chapters.ch06_split_attention.dispatch import Plan, plan_for
+from qwen_cuda.attention_workspace import WorkspaceLayout
+from qwen_cuda.benchmarking import Operands, Variant
+
+LONGEST = 32768  # tokens: the context for which `ours_long_graph` is captured
+
+
+def layout(shape: Shape, plan: Plan) -> WorkspaceLayout:
+    return WorkspaceLayout(shape.batch, shape.query_heads, shape.kv_heads, shape.head_dim, plan.partitions)
+
+
+def ours(shape: Shape, device: torch.device) -> Iterator[Variant]:
+    """The choice for this context and for a graph that also serves long ones; and each way to compute by itself."""
+    best = plan_for(shape.batch, shape.kv_heads, shape.context, device)
+    yield by_plan("ours", shape, best, device)
+    yield by_plan("ours_long_graph", shape, plan_for(shape.batch, shape.kv_heads, LONGEST, device), device)
+    yield Variant("ours_grouped", partial(_grouped, shape), ulps=ULPS)
+    if best.partitions > 1:
+        workspace = layout(shape, best).new(device)
+        yield Variant("ours_two_launches", partial(_two_launches, shape, best, workspace), ulps=ULPS)
+
+
+def by_plan(name: str, shape: Shape, plan: Plan, device: torch.device, **more: Any) -> Variant:
+    """`paged_attention` with a plan: chapter 5's kernel for one partition."""
+    if plan.partitions == 1:
+        return Variant(name, partial(_grouped, shape), ulps=ULPS, **more)
+    return Variant(name, partial(_split, shape, plan, layout(shape, plan).new(device)), ulps=ULPS, **more)
+
+
+def flashinfer(shape: Shape, of: Operands) -> Variant | str:
+    """FlashInfer's paged decode, planned beforehand for the table that all sets share; or why there is none."""
+    if reason := flashinfer_unavailable():
+        return reason
+    wrapper = flashinfer_wrapper(Call(*inputs(of), shape.scale))
+
+    def run(now: Operands) -> list[Tensor]:
+        return [wrapper.run(now["q"], (now["k_cache"], now["v_cache"]))]
+
+    return Variant("flashinfer", run, ulps=ULPS + PEER_ULPS, peer=True)
+
+
+def _grouped(shape: Shape, of: Operands) -> list[Tensor]:
+    return [torch.ops.qwen_cuda.paged_attention_grouped(*inputs(of), shape.scale)]
+
+
+def _split(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
+    cut = plan.partition_size, plan.partitions
+    return [torch.ops.qwen_cuda.paged_attention_split(*inputs(of), shape.scale, *cut, workspace)]
+
+
+def _two_launches(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
+    cut = plan.partition_size, plan.partitions
+    torch.ops.qwen_cuda.paged_attention_partials(*inputs(of), shape.scale, *cut, workspace)
+    torch.ops.qwen_cuda.merge_partitions(workspace, of["out"], plan.partitions)
+    return [of["out"]]

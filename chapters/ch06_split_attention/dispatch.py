@@ -1,0 +1,115 @@
+"""Into how many partitions a context is cut: a table that the benchmark writes, and a rule for unknown GPUs.
+
+`dispatch.json` holds for each architecture the fastest plan of each measured (heads, context), where heads counts the
+KV heads of the whole batch: the blocks that there are without partitions. `plan_table.py` renews it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from qwen_cuda.attention_workspace import WorkspaceLayout
+
+TABLE = Path(__file__).with_name("dispatch.json")
+LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
+CPU_SMS = 1  # on a CPU one block a KV head is enough: there is no latency to hide
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`partitions` blocks for each KV head, of at least `partition_size` tokens. One partition: chapter 5's kernel."""
+
+    partition_size: int
+    partitions: int
+
+    def workspace(self, q: Tensor, kv_heads: int) -> Tensor | None:
+        """What `paged_attention` needs with this plan for `q: [b, Hq, D]`; None for a plan of one partition."""
+        if self.partitions == 1:
+            return None
+        return WorkspaceLayout(q.shape[0], q.shape[1], kv_heads, q.shape[2], self.partitions).new(q.device)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured choice: `heads` KV heads in the whole batch, contexts of up to `context` tokens."""
+
+    heads: int
+    context: int
+    partition_size: int
+    partitions: int
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.partition_size, self.partitions)
+
+
+def default_plan(heads: int, max_context: int, sms: int) -> Plan:
+    """About one block for each SM, and no partition of fewer than LEAST_PARTITION tokens."""
+    useful = max(1, math.ceil(max_context / LEAST_PARTITION))
+    return Plan(LEAST_PARTITION, min(useful, max(1, sms // max(heads, 1))))
+
+
+def chosen(rows: Iterable[Row], heads: int, max_context: int) -> Plan | None:
+    """Of the measured rows the nearest: heads by their ratio, then the shortest context that is not too short."""
+    found = list(rows)
+    if not found:
+        return None
+    nearest = min({row.heads for row in found}, key=lambda n: (abs(math.log(n / heads)), n))
+    there = sorted((row for row in found if row.heads == nearest), key=lambda row: row.context)
+    return next((row for row in there if row.context >= max_context), there[-1]).plan
+
+
+def plan_for(batch: int, kv_heads: int, max_context: int, device: torch.device) -> Plan:
+    """The plan of a batch whose contexts have at most `max_context` tokens. The host knows both; nothing waits."""
+    heads = max(batch * kv_heads, 1)
+    name, sms = _device(device.type, device.index)
+    return chosen(table().get(name, ()), heads, max_context) or default_plan(heads, max_context, sms)
+
+
+def architecture(device: torch.device) -> str:
+    """The name of the table's rows for a device: sm_90, or cpu."""
+    return _device(device.type, device.index)[0]
+
+
+@functools.cache
+def _device(kind: str, index: int | None) -> tuple[str, int]:
+    if kind != "cuda":
+        return "cpu", CPU_SMS
+    properties = torch.cuda.get_device_properties(torch.device(kind, index if index is not None else 0))
+    return f"sm_{10 * properties.major + properties.minor}", properties.multi_processor_count
+
+
+@functools.cache
+def table(path: Path = TABLE) -> dict[str, tuple[Row, ...]]:
+    """The rows of each architecture; none where nothing has been measured.
+
+    Raises:
+        ValueError: the file is there and is no such table.
+    """
+    if not path.exists():
+        return {}
+    try:
+        return {name: tuple(Row(**row) for row in rows) for name, rows in json.loads(path.read_text("utf-8")).items()}
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{path.name} is no table of plans: {error}; python -m chapters.ch06_split_attention.plan_table writes one."
+        ) from None
+
+
+def write_table(architecture: str, rows: Iterable[Row], path: Path = TABLE) -> None:
+    """Replaces the rows of one architecture, and keeps those of the others."""
+    all_rows = {**table(path), architecture: tuple(rows)}
+    text = {name: [asdict(row) for row in some] for name, some in sorted(all_rows.items())}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    table.cache_clear()

@@ -1,0 +1,162 @@
+// Paged attention on a CPU: a KV head's keys and values are converted once for all query heads of its group.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cpu_operators.h"
+#include "number_formats.h"
+#include "partitions.h"
+
+namespace qwen::cpu {
+namespace {
+
+constexpr float kLog2OfE = 1.4426950408889634f;
+constexpr int kChunk = 32;  // tokens between two rescalings
+constexpr int kMostDim = 128, kMostGroup = 8, kLanes = 16;
+
+struct State {
+  float m = -INFINITY, l = 0.0f;
+  float o[kMostDim] = {};
+
+  // Makes room for scores up to `largest`; kLanes-wise loops become vector instructions.
+  void raise(float largest, int dim) {
+    const float higher = std::max(m, largest);
+    if (higher == m) return;
+    const float factor = std::exp2(m - higher);  // 0 from -inf
+    m = higher;
+    l *= factor;
+    for (int i = 0; i < dim; ++i) o[i] *= factor;
+  }
+};
+
+float dot(const float* a, const float* b, int dim) {
+  float lanes[kLanes] = {}, sum = 0.0f;
+  for (int i = 0; i < dim; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] += a[i + j] * b[i + j];
+  }
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+// --8<-- [start:attend]
+// What tokens [begin, end) of a sequence give each query head of KV head `kv_head`.
+template <class T>
+void attend(
+    const PagedAttention& a, int64_t sequence, int64_t kv_head, int begin, int end, std::vector<State>& states) {
+  const int dim = int(a.head_dim), group = int(a.query_heads / a.kv_heads);
+  const T* q = static_cast<const T*>(a.q) + sequence * a.q_stride + kv_head * group * dim;
+  const int32_t* table = a.block_table + sequence * a.block_table_stride;
+  float query[kMostGroup][kMostDim], row[kMostDim], score[kMostGroup][kChunk];
+  for (int g = 0; g < group; ++g) {
+    for (int i = 0; i < dim; ++i) query[g][i] = static_cast<float>(q[g * dim + i]) * (a.scale * kLog2OfE);
+  }
+  // The keys or values of a token, or null where its block is none of the cache.
+  const auto found = [&](const void* cache, int token) -> const T* {
+    const int64_t block = table[token / a.block_size];
+    if (block < 0 || block >= a.num_blocks) return nullptr;
+    return static_cast<const T*>(cache) + ((block * a.block_size + token % a.block_size) * a.kv_heads + kv_head) * dim;
+  };
+  const auto widen = [&](const T* from) {
+    for (int i = 0; i < dim; ++i) row[i] = static_cast<float>(from[i]);
+  };
+  for (int first = begin; first < end; first += kChunk) {
+    const int last = std::min(first + kChunk, end);
+    for (int t = first; t < last; ++t) {
+      const T* key = found(a.k_cache, t);
+      if (key) widen(key);
+      for (int g = 0; g < group; ++g) score[g][t - first] = key ? dot(query[g], row, dim) : -INFINITY;
+    }
+    for (int g = 0; g < group; ++g) {
+      float largest = -INFINITY;
+      for (int t = first; t < last; ++t) largest = std::fmax(largest, score[g][t - first]);
+      states[g].raise(largest, dim);
+    }
+    for (int t = first; t < last; ++t) {
+      const T* value = found(a.v_cache, t);
+      if (!value) continue;
+      widen(value);
+      for (int g = 0; g < group; ++g) {
+        if (score[g][t - first] == -INFINITY) continue;  // weighs nothing, also where nothing else was seen
+        const float weight = std::exp2(score[g][t - first] - states[g].m);
+        states[g].l += weight;
+        for (int i = 0; i < dim; ++i) states[g].o[i] += weight * row[i];
+      }
+    }
+  }
+}
+// --8<-- [end:attend]
+
+template <class T>
+void write(const State& state, T* out, int64_t dim) {
+  for (int64_t i = 0; i < dim; ++i) out[i] = T(state.l == 0.0f ? 0.0f : state.o[i] / state.l);
+}
+
+template <class F>
+void with_type(Dtype dtype, F f) {
+  if (dtype == Dtype::kFloat16) return f(Float16{});
+  f(BFloat16{});
+}
+
+int context_of(const PagedAttention& a, int64_t sequence) {
+  return tokens_in(a.context_lens[sequence], a.max_blocks, a.block_size);
+}
+
+}  // namespace
+
+void paged_attention(const PagedAttention& a, int64_t first, int64_t last) {
+  const int64_t group = a.query_heads / a.kv_heads;
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t row = first; row < last; ++row) {
+      std::vector<State> states(group);
+      const int64_t sequence = row / a.kv_heads;
+      attend<T>(a, sequence, row % a.kv_heads, 0, context_of(a, sequence), states);
+      for (int64_t g = 0; g < group; ++g) {
+        write(states[g], static_cast<T*>(a.out) + (row * group + g) * a.head_dim, a.head_dim);
+      }
+    }
+  });
+}
+
+void paged_attention_partials(const PagedAttentionSplit& args, int64_t first, int64_t last) {
+  const PagedAttention& a = args.attention;
+  const int64_t group = a.query_heads / a.kv_heads, partitions = args.partials.partitions;
+  with_type(a.dtype, [&](auto zero) {
+    for (int64_t row = first; row < last; ++row) {
+      std::vector<State> states(group);
+      const int64_t head = row / partitions, partition = row % partitions, sequence = head / a.kv_heads;
+      const int context = context_of(a, sequence);
+      const int64_t tokens = partition_tokens(context, int(args.partition_size), int(partitions));
+      const int begin = int(std::min<int64_t>(partition * tokens, context));
+      const int end = int(std::min<int64_t>(begin + tokens, context));
+      attend<decltype(zero)>(a, sequence, head % a.kv_heads, begin, end, states);
+      for (int64_t g = 0; g < group; ++g) {
+        const int64_t at = (head * group + g) * partitions + partition;
+        args.partials.m[at] = states[g].m;
+        args.partials.l[at] = states[g].l;
+        std::copy_n(states[g].o, a.head_dim, args.partials.o + at * a.head_dim);
+      }
+    }
+  });
+}
+
+// --8<-- [start:merge]
+void merge_partitions(const MergePartitions& a, int64_t first, int64_t last) {
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t row = first; row < last; ++row) {
+      State all;
+      for (int64_t at = row * a.partials.partitions; at < (row + 1) * a.partials.partitions; ++at) {
+        if (a.partials.l[at] == 0.0f) continue;  // no tokens, and no o
+        all.raise(a.partials.m[at], int(a.head_dim));
+        const float weight = std::exp2(a.partials.m[at] - all.m);
+        all.l += weight * a.partials.l[at];
+        for (int64_t i = 0; i < a.head_dim; ++i) all.o[i] += weight * a.partials.o[at * a.head_dim + i];
+      }
+      write(all, static_cast<T*>(a.out) + row * a.head_dim, a.head_dim);
+    }
+  });
+}
+// --8<-- [end:merge]
+
+}  // namespace qwen::cpu

@@ -1,0 +1,49 @@
+// kv_pages.cuh: where the keys and values of a sequence lie, and a few of them on their way to registers.
+#pragma once
+
+#include "vector_load.cuh"
+
+// The pages of one KV head of one sequence.
+template <class T>
+struct PagedHead {
+  const T *k, *v;        // this head in slot 0 of block 0
+  const int32_t* table;  // the sequence's row of block_table
+  int table_size;        // entries of that row
+  int num_blocks, block_shift;
+  int64_t slot_stride;  // elements from one slot to the next
+
+  __device__ __forceinline__ int block_of(int token, int end) const {
+    const int entry = token >> block_shift;
+    return token < end && entry < table_size ? table[entry] : -1;
+  }
+  __device__ __forceinline__ bool has(int block) const { return unsigned(block) < unsigned(num_blocks); }
+  __device__ __forceinline__ int64_t offset(int block, int token) const {
+    return ((int64_t(block) << block_shift) + (token & ((1 << block_shift) - 1))) * slot_stride;
+  }
+};
+
+// The keys or the values of a stream's turn. What a turn does not reach keeps what it had, and weighs nothing. Two
+// numbers share a register until they are used.
+template <class T, class Lanes>
+struct TokenRun {
+  uint4 packs[Lanes::kRun][Lanes::kPacks];
+
+  __device__ __forceinline__ TokenRun() {
+#pragma unroll
+    for (int t = 0; t < Lanes::kRun; ++t) {
+#pragma unroll
+      for (int p = 0; p < Lanes::kPacks; ++p) packs[t][p] = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ void load(const T* from, int64_t slot_stride, int tokens, int lane) {
+#pragma unroll
+    for (int t = 0; t < Lanes::kRun; ++t) {
+#pragma unroll
+      for (int p = 0; p < Lanes::kPacks; ++p) {
+        if (t < tokens) packs[t][p] = load_once(from + t * slot_stride + Lanes::dimension(lane, 8 * p));
+      }
+    }
+  }
+  __device__ __forceinline__ float value(int token, int i) const { return element<T>(packs[token][i / 8], i % 8); }
+};
