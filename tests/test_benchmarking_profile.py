@@ -165,7 +165,7 @@ def test_the_page_shows_a_row_for_each_kernel_and_what_they_differ_in(
     text = profiles.render(results)
     cells = ["`rms_norm` v1, 8,192 × 1,024", "1,250.4", "40", "31.8"]
     assert f"| {' | '.join(cells)} | the queue of memory instructions (30.2), memory (21.5) |" in text
-    assert "v1 touches 32 sectors of 32 bytes for the 64 bytes that its warp wants,\none of ours 16 for 512" in text
+    assert "A load of v1 touches 32 sectors of 32 bytes, one of ours 16,\non average." in text
     assert "Memory is busy for 40 % of its peak with v1, for 88 % with ours." in text
     assert "one NVIDIA H200, 2026-11-30" in text
 

@@ -156,6 +156,7 @@ def _vllm(vllm: Vllm, of: Operands) -> list[Tensor]:
     return [q, of["k_cache"], of["v_cache"]]
 
 
+# --8<-- [start:eager]
 def _eager(of: Operands) -> list[Tensor]:
     """As the modules of transformers, operation by operation, and an indexed write."""
     q, k, v = _heads(of["qkv"])
@@ -165,3 +166,6 @@ def _eager(of: Operands) -> list[Tensor]:
     for cache, heads in ((of["k_cache"], k), (of["v_cache"], v)):
         cache.view(-1, KV_HEADS, HEAD_DIM)[of["slot_mapping"]] = heads
     return [q, of["k_cache"], of["v_cache"]]
+
+
+# --8<-- [end:eager]

@@ -37,7 +37,7 @@ def apart(root: Path) -> dict[str, str]:
     return {
         "profile": profiles.passage("ch02", "chapters.ch02_rms_norm.profiled", root),
         "tuning": tuning.passage(
-            root, "ch02_tuning", "chapters.ch02_rms_norm.tuning", "rms_norm", "hidden", _tuning_shapes()
+            root, "ch02_tuning", "chapters.ch02_rms_norm.tuning", "rms_norm", ("rows", "hidden"), _tuning_shapes()
         ),
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from docs.hooks import operator_plots, tuning
+from docs.hooks import operator_plots, profiles, tuning
 from docs.hooks.operator_tables import Results
 from docs.hooks.plot_style import ACC, OTHER, V, W, drawing, svg
 from docs.hooks.tables_ch03 import OP, SHOWN, SIZE, texts
@@ -31,9 +31,12 @@ def counted() -> dict[str, str]:
 
 
 def apart(root: Path) -> dict[str, str]:
-    """Name of a passage → its Markdown, from the tuning."""
+    """Name of a passage → its Markdown, from what the profiler read and from the tuning."""
     shapes = [(rows, SIZE) for rows in _TUNED_ROWS]
-    return {"tuning": tuning.passage(root, "ch03_tuning", "chapters.ch03_swiglu.tuning", OP, SHOWN.width, shapes)}
+    return {
+        "profile": profiles.passage("ch03", "chapters.ch03_swiglu.profiled", root, table=5),
+        "tuning": tuning.passage(root, "ch03_tuning", "chapters.ch03_swiglu.tuning", OP, ("rows", "size"), shapes),
+    }
 
 
 def _silu() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.hooks import ROOT
+from docs.hooks.operator_tables import counted
 
 MAIN_GPU = "h200"
 _NOTHING = (
@@ -21,6 +22,7 @@ _COLUMNS = {
     "sectors a load": ("load_sectors_per_request", "{:.1f}"),
     "registers": ("registers", "{:.0f}"),
 }
+_KIND = ("op", "step", "dtype")  # what a case holds besides its shape
 _REASONS = {
     "barrier": "the barrier",
     "lg_throttle": "the queue of memory instructions",
@@ -34,18 +36,19 @@ _REASONS = {
 }
 
 
-def passage(chapter: str, module: str, root: Path = ROOT) -> str:
+def passage(chapter: str, module: str, root: Path = ROOT, table: int = 1) -> str:
     """The table of `chapter`, such as ch02, and what follows from it; how to make one where there is none.
 
-    `module` is what the profile is made from. Of several GPUs' profiles the main one's is shown.
+    `module` is what the profile is made from, `table` the number of the table on its page. Of several GPUs' profiles
+    the main one's is shown.
     """
     found = sorted(
         (root / "docs" / "results").glob(f"*/{chapter}_profile.json"), key=lambda p: (p.parent.name != MAIN_GPU, p)
     )
-    return render(json.loads(found[0].read_text(encoding="utf-8"))) if found else _NOTHING.format(module=module)
+    return render(json.loads(found[0].read_text(encoding="utf-8")), table) if found else _NOTHING.format(module=module)
 
 
-def render(profile: dict[str, Any]) -> str:
+def render(profile: dict[str, Any], table: int = 1) -> str:
     """Markdown of a results file."""
     where, kernels = profile["provenance"], profile["kernels"]
     columns = {title: key for title, key in _COLUMNS.items() if any(key[0] in k["figures"] for k in kernels)}
@@ -57,18 +60,24 @@ def render(profile: dict[str, Any]) -> str:
             for kernel in kernels
         ),
         "",
-        f"*Table 1.* What ncu read of these kernels on one {where['gpu']}, {where['date'][:10]}, clocks as they were,",
-        "caches emptied before each kernel. What is written stays in L2 after the kernel has ended, so *DRAM* counts",
-        "little more than what was read. In brackets: how many warps waited for this reason, on average, for each",
-        "instruction that was issued.",
+        f"*Table {table}.* What ncu read of these kernels on one {where['gpu']}, {where['date'][:10]}, clocks as they",
+        "were, caches emptied before each kernel. What is written stays in L2 after the kernel has ended, so *DRAM*",
+        "counts little more than what was read. In brackets: how many warps waited for this reason, on average, for",
+        "each instruction that was issued.",
         "",
     ]
     return "\n".join([*lines, *_reading(kernels)])
 
 
 def _title(case: dict[str, Any]) -> str:
-    who = case.get("step", "kernels/cuda")
-    return f"`{case['op']}` {who}, {case['rows']:,} × {case['hidden']:,}"
+    shape = _shape(case)
+    sizes = [counted(n, name) for name, n in shape.items()] if len(shape) == 1 else [f"{n:,}" for n in shape.values()]
+    return f"`{case['op']}` {case.get('step', 'kernels/cuda')}, {' × '.join(sizes)}"
+
+
+def _shape(case: dict[str, Any]) -> dict[str, int]:
+    """The sizes of a case, whatever the chapter calls them; the number of rows or tokens comes first."""
+    return {name: value for name, value in case.items() if name not in _KIND}
 
 
 def _cells(kernel: dict[str, Any], columns: list[tuple[str, str]]) -> list[str]:
@@ -84,17 +93,23 @@ def _waits(kernel: dict[str, Any]) -> str:
 
 
 def _reading(kernels: list[dict[str, Any]]) -> list[str]:
-    """What the first step of the ladder and our kernel differ in, where both were profiled on one shape."""
-    norms = [kernel for kernel in kernels if kernel["case"]["op"] == "rms_norm"]
-    many = max((kernel["case"]["rows"] for kernel in norms), default=0)
-    steps = {kernel["case"].get("step"): kernel["figures"] for kernel in norms if kernel["case"]["rows"] == many}
-    first, ours = steps.get("v1", {}), steps.get(None, {})
+    """What the first step of a ladder and our kernel differ in, at the largest shape on which both were profiled."""
+    steps: dict[tuple[str, tuple[int, ...]], dict[str | None, dict[str, float]]] = {}
+    for kernel in kernels:
+        case = kernel["case"]
+        steps.setdefault((case["op"], tuple(_shape(case).values())), {})[case.get("step")] = kernel["figures"]
+    both = {key: of for key, of in steps.items() if None in of and len(of) > 1}
+    if not both:
+        return []
+    of = both[max(both, key=lambda key: key[1])]
+    step = min(name for name in of if name is not None)
+    first, ours = of[step], of[None]
     sectors, dram = "load_sectors_per_request", "dram_percent"
     if not all(name in figures for figures in (first, ours) for name in (sectors, dram)):
         return []
     return [
-        f"A load of v1 touches {first[sectors]:.0f} sectors of 32 bytes for the 64 bytes that its warp wants,",
-        f"one of ours {ours[sectors]:.0f} for 512.",
-        f"Memory is busy for {first[dram]:.0f} % of its peak with v1, for {ours[dram]:.0f} % with ours.",
+        f"A load of {step} touches {first[sectors]:.0f} sectors of 32 bytes, one of ours {ours[sectors]:.0f},",
+        "on average.",
+        f"Memory is busy for {first[dram]:.0f} % of its peak with {step}, for {ours[dram]:.0f} % with ours.",
         "",
     ]

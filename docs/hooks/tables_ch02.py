@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chapters.ch02_rms_norm.targets import judge
-from docs.hooks.operator_tables import COPY, Results, Shown, measured_on, rows_of, table, targets_table, time_of
+from docs.hooks.operator_tables import COPY, Results, Shown, counted, measured_on, table, targets_table, time_of
 
 HIDDEN = 1024
 SHOWN = Shown(
@@ -43,7 +43,7 @@ def texts(results: Results) -> dict[str, str]:
 
 
 def _question(results: Results) -> str:
-    many = SHOWN.many_rows(results, "add_rms_norm")
+    many = SHOWN.many(results, "add_rms_norm")
     one, eager, more, more_eager = (
         SHOWN.us(results, "add_rms_norm", who, rows=rows) for rows in (1, many) for who in ("ours", "torch_eager")
     )
@@ -95,11 +95,11 @@ def _peers(results: Results) -> str:
 
 def _fusion(results: Results) -> str:
     gains = ""
-    for rows in (1, SHOWN.many_rows(results, "add_rms_norm")):
+    for rows in (1, SHOWN.many(results, "add_rms_norm")):
         ours, apart = (SHOWN.find(results, "add_rms_norm", who, rows=rows) for who in ("ours", "ours_unfused"))
         if ours and apart:
             two, one = apart["us"]["median"], ours["us"]["median"]
-            gains += f"\nFor {rows_of(rows)} two kernels take {time_of(two)}, one takes {time_of(one)}."
+            gains += f"\nFor {counted(rows)} two kernels take {time_of(two)}, one takes {time_of(one)}."
     return f"""\
 ![Time of two kernels and of others ÷ time of the fused kernel, against the number of rows](figures/fusion.svg)
 
@@ -128,7 +128,7 @@ def _copy(results: Results) -> str:
     copies = {c["shape"]["rows"]: c for c in SHOWN.series(results, "rms_norm", COPY)}
     ours = {c["shape"]["rows"]: c for c in SHOWN.series(results, "rms_norm", "ours")}
     lines = [
-        [rows_of(n), *(f"{time_of(c['us']['median'])}, {c['gbps'] / ceiling:.0%}" for c in (copies[n], ours[n]))]
+        [counted(n), *(f"{time_of(c['us']['median'])}, {c['gbps'] / ceiling:.0%}" for c in (copies[n], ours[n]))]
         for n in sorted(copies.keys() & ours.keys())
         if n >= 512
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chapters.ch03_swiglu.targets import judge
-from docs.hooks.operator_tables import COPY, Case, Results, Shown, measured_on, rows_of, table, targets_table, time_of
+from docs.hooks.operator_tables import COPY, Case, Results, Shown, counted, measured_on, table, targets_table, time_of
 
 SIZE = 3072
 OP = "silu_mul"
@@ -52,7 +52,7 @@ def packing_cases(results: Results, op: str) -> list[tuple[Case, Case]]:
 
 
 def _question(results: Results) -> str:
-    many = SHOWN.many_rows(results, OP)
+    many = SHOWN.many(results, OP)
     one, eager, more, more_eager = (
         SHOWN.us(results, OP, who, rows=rows) for rows in (1, many) for who in ("ours", "torch_eager")
     )
@@ -73,7 +73,7 @@ def _packing(results: Results) -> str:
             one, several = packed["us"]["median"], apart["us"]["median"]
             launches = f"{PRODUCTS[op]}, 1"
             times = [time_of(us) for us in (packed["floor_us"], several, one)]
-            lines.append([f"{title}, {rows_of(packed['shape']['rows'])}", launches, *times, f"{several / one:.2f} ×"])
+            lines.append([f"{title}, {counted(packed['shape']['rows'])}", launches, *times, f"{several / one:.2f} ×"])
     heads = ["projections of Qwen3-0.6B", "products apart, packed", "floor", "apart", "packed", "apart ÷ packed"]
     return f"""\
 {table(heads, lines)}
@@ -117,11 +117,11 @@ def _asides(results: Results) -> str:
     }
     for name, (like, words) in asides.items():
         times = []
-        for rows in (1, SHOWN.many_rows(results, OP)):
+        for rows in (1, SHOWN.many(results, OP)):
             other, usual = (SHOWN.find(results, OP, who, rows=rows) for who in (name, like))
             if other and usual:
                 both = " instead of ".join(time_of(case["us"]["median"]) for case in (other, usual))
-                times.append(f"{both} for {rows_of(rows)}")
+                times.append(f"{both} for {counted(rows)}")
         if times:
             sentence = f"{words} {' and '.join(times)}."
             told.append(sentence[0].upper() + sentence[1:])
@@ -147,5 +147,5 @@ def _sizes(results: Results) -> str:
 def _targets(results: Results) -> str:
     return f"""\
 {targets_table(judge(results))}
-*Table 5.* What was aimed at before anything was measured, and what came out.
+*Table 6.* What was aimed at before anything was measured, and what came out.
 """

@@ -11,34 +11,34 @@ MAIN_GPU = "h200"
 CHOSEN = "as it is"
 _NOTHING = "*No tuning is in the repository yet: `python -m {module}` on a GPU writes one.*\n"
 
-Shape = tuple[int, int]  # rows and the other size
+Shape = tuple[int, ...]
 
 
-def passage(root: Path, name: str, module: str, op: str, size: str, shapes: Sequence[Shape]) -> str:
+def passage(root: Path, name: str, module: str, op: str, names: Sequence[str], shapes: Sequence[Shape]) -> str:
     """The table of the main GPU's tuning, or how to make one.
 
     Args:
         name: of the results file, such as "ch02_tuning"; `module` writes it.
-        op: the operator whose times are shown; `size` is what its shape calls the second number.
-        shapes: the columns, where the choice turns.
+        op: the operator whose times are shown; `names` are those of the numbers of its shape, such as rows and size.
+        shapes: the columns, where the choice turns: these numbers.
     """
     found = sorted((root / "docs" / "results").glob(f"*/{name}.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
     if not found:
         return _NOTHING.format(module=module)
-    return render(json.loads(found[0].read_text(encoding="utf-8")), op, size, shapes)
+    return render(json.loads(found[0].read_text(encoding="utf-8")), op, names, shapes)
 
 
-def render(results: dict[str, Any], op: str, size: str, shapes: Sequence[Shape]) -> str:
+def render(results: dict[str, Any], op: str, names: Sequence[str], shapes: Sequence[Shape]) -> str:
     """Markdown of a results file: µs by variant and shape; the fastest of each column stands in bold."""
     times: dict[str, dict[Shape, float]] = {}
     for case in results["cases"]:
         if case["op"] == op:
-            shape = case["shape"]["rows"], case["shape"][size]
+            shape = tuple(case["shape"][name] for name in names)
             times.setdefault(case["variant"], {})[shape] = case["us"]["median"]
     columns = [shape for shape in shapes if shape in times[CHOSEN]]
     best = {column: min(of[column] for of in times.values() if column in of) for column in columns}
     lines = [
-        f"| rows × {size} | " + " | ".join(f"{rows:,} × {other:,}" for rows, other in columns) + " |",
+        f"| {' × '.join(names)} | " + " | ".join(" × ".join(f"{n:,}" for n in shape) for shape in columns) + " |",
         "|---|" + "---:|" * len(columns),
         *(f"| {name} | {' | '.join(_cell(of.get(c), best[c]) for c in columns)} |" for name, of in times.items()),
         "",

@@ -124,6 +124,7 @@ bool is_aligned(const Args& a) {
 }
 
 // Blocks of one warp spread few tokens over many SMs. Measured on an H200: docs/experiments.md.
+// --8<-- [start:choice]
 template <class T>
 void write_tokens(const Args& a, cudaStream_t stream) {
   dispatch_switch(is_aligned<T>(a), [&](auto aligned) {
@@ -131,6 +132,7 @@ void write_tokens(const Args& a, cudaStream_t stream) {
     launch_heads<T, 8, aligned.value>(a, threads, stream);
   });
 }
+// --8<-- [end:choice]
 
 }  // namespace
 

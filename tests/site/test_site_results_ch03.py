@@ -148,8 +148,9 @@ def test_chapter_3_without_results_says_how_to_get_them_and_then_is_filled(tree:
     page = tree / "chapters" / CHAPTER / "README.md"
     results.sync(root=tree)
     text = page.read_text(encoding="utf-8")
-    assert text.count("<!-- results: ") - 1 == text.count("`make bench-chapter 3` on a GPU writes one.") >= 5
+    assert text.count("<!-- results: ") - 2 == text.count("`make bench-chapter 3` on a GPU writes one.") >= 5
     assert "`python -m chapters.ch03_swiglu.tuning` on a GPU writes one." in text
+    assert "`python -m qwen_cuda.benchmarking.profile chapters.ch03_swiglu.profiled` on a GPU writes one." in text
     path = tree / "docs" / "results" / "h200" / f"{CHAPTER}.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(invented()))

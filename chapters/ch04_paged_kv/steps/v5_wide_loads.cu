@@ -61,12 +61,14 @@ __global__ void __launch_bounds__(kHeads* kLanes) write_heads(Args a) {
     sum += to_float(low.values[p]) * to_float(low.values[p]);
     sum += to_float(high.values[p]) * to_float(high.values[p]);
   }
+  // --8<-- [start:shuffles]
   // Heads of Q, K and V may share a warp: only the eight lanes of this one take part.
   const unsigned lanes = 0xffu << (threadIdx.y % (kWarpSize / kLanes) * kLanes);
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(lanes, sum, distance);
   }
+  // --8<-- [end:shuffles]
   const float scale = place.known ? 1.0f / sqrtf(sum / kHeadDim + a.eps) : not_a_number();
 
   Chunk<T, kPairs> low_out, high_out;
