@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from chapters.ch05_grouped_attention.grouped_checks import BLOCK_SIZES, GROUPS
 from chapters.ch05_grouped_attention.paged_cases import BF16, FP16, Heads, paged_case
+from chapters.ch06_split_attention.launch_checks import LAUNCH_CHECKS
 from chapters.ch06_split_attention.split_checks import SPLIT_CHECKS, partials, split
 from qwen_cuda.attention_workspace import PARTITION_GRAIN, partition_tokens
 from qwen_cuda.testing.backends import Backend
@@ -17,7 +18,7 @@ from qwen_cuda.testing.strategies import examples, seeds
 from qwen_cuda.testing.ulp import assert_same_bits
 
 
-@pytest.mark.parametrize("check", SPLIT_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*LAUNCH_CHECKS, *SPLIT_CHECKS], ids=lambda check: check.__name__)
 def test_split_attention(backend: Backend, check: Callable[[Backend], None]) -> None:
     backend.require("paged_attention_split")
     check(backend)
