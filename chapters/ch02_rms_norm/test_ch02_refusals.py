@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chapters.ch02_rms_norm.rms_norm_checks import EPS
 from qwen_cuda.testing.backends import Backend
+from qwen_cuda.testing.guards import placed
 from qwen_cuda.testing.references import oracle
 from qwen_cuda.testing.ulp import assert_same_bits, assert_within_ulp
 
@@ -104,17 +105,6 @@ WRITTEN: list[tuple[str, str, tuple[Any, ...], str]] = [
         "residual and weight share memory",
     ),
 ]
-
-
-def placed(tensors: tuple[Tensor, ...], device: torch.device) -> list[Tensor]:
-    """The same views on a device. `Tensor.to` would make some of them contiguous, and part what shares memory."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().to(device=device) for tensor in tensors}
-    return [
-        torch.empty(0, dtype=tensor.dtype, device=device).set_(
-            storages[tensor.untyped_storage().data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride()
-        )
-        for tensor in tensors
-    ]
 
 
 def refused(backend: Backend, name: str, arguments: tuple[Any, ...], sentence: str, eps: float = EPS) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qwen_cuda.operators import attention_workspace, check_block_table
 from qwen_cuda.testing.backends import Backend
+from qwen_cuda.testing.guards import placed
 
 Arguments = dict[str, Any]
 NAMES = ("paged_attention_grouped", "paged_attention_split", "paged_attention_partials")
@@ -38,7 +39,8 @@ def of(name: str, backend: Backend, **changes: Any) -> list[Any]:
     if name != NAMES[0]:
         split = {"partition_size": 16, "partitions": 2, "workspace": attention_workspace(arguments()["q"], 2, 2)}
         given = given | split | {key: changes[key] for key in changes if key in split}
-    return [value.to(backend.device) if isinstance(value, Tensor) else value for value in given.values()]
+    tensors = iter(placed([value for value in given.values() if isinstance(value, Tensor)], backend.device))
+    return [next(tensors) if isinstance(value, Tensor) else value for value in given.values()]
 
 
 def refused(backend: Backend, name: str, sentence: str, **changes: Any) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.testing.backends import Backend
+from qwen_cuda.testing.guards import placed
 
 LAYOUT = WorkspaceLayout(batch=2, query_heads=4, kv_heads=2, head_dim=64, partitions=3)
 SPLITS = ("paged_attention_split", "paged_attention_partials")
@@ -31,7 +32,8 @@ def arguments(**changes: Any) -> list[Any]:
 
 
 def on(backend: Backend, given: list[Any]) -> list[Any]:
-    return [x.to(backend.device) if isinstance(x, Tensor) and x.device != backend.device else x for x in given]
+    tensors = iter(placed([x for x in given if isinstance(x, Tensor)], backend.device))
+    return [next(tensors) if isinstance(x, Tensor) else x for x in given]
 
 
 CASES: list[tuple[str, dict[str, Any], str]] = [

@@ -6,8 +6,8 @@
 A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson or a page of docs/, which
 says whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
-without any measurement; `texts(results)` gives Markdown by passage, and `apart(root)`, where there is one, the passages
-that come from other files than the benchmark's.
+without any measurement; `texts(results)` gives Markdown by passage. Where there are such, `apart(root)` gives the
+passages and `drawn(root)` the figures that come from other files than the benchmark's.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         results = _load(root, chapter.name)
         show = importlib.import_module(f"docs.hooks.{module.stem}")
         figures = show.counted() | (show.plots(results) if results is not None else {})
+        figures |= show.drawn(root) if hasattr(show, "drawn") else {}
         files |= {chapter / "figures" / name: text for name, text in figures.items()}
         apart = show.apart(root) if hasattr(show, "apart") else {}
         texts[number] = Passages(apart | (show.texts(results) if results is not None else {}), results is not None)

@@ -7,8 +7,7 @@
 // Traffic: that of v1, in a quarter of the instructions of v4.
 //
 // The idea: many tokens are pure bandwidth, and that needs bytes in flight. A lane that owns 8 + 8 elements asks for as
-// many as an instruction can carry, and the partner is still its own. The sum takes three shuffles instead of five. The
-// price shows with one token: 8 lanes are slower with a head than 32.
+// many as an instruction can carry, and the partner is still its own. The sum takes three shuffles instead of five.
 #include "cache_slot.cuh"
 #include "chunk_load.cuh"
 #include "vector_load.cuh"

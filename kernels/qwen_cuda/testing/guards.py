@@ -118,3 +118,16 @@ class Guarded:
         return (
             f"the first is element {element - max(self.rows - 1, 0) * self.stride - width + 1} after its end {values}"
         )
+
+
+def placed(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The same views on a device. `Tensor.to` would make some of them contiguous, and part what shares memory."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().to(device=device) for tensor in tensors}
+
+    def view(like: Tensor) -> Tensor:
+        storage = storages[like.untyped_storage().data_ptr()]
+        there = torch.empty(0, dtype=like.dtype, device=device)
+        there.set_(storage, like.storage_offset(), like.shape, like.stride())
+        return there.requires_grad_(like.requires_grad)
+
+    return [view(tensor) for tensor in tensors]
