@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,12 +17,12 @@ from chapters.ch03_swiglu.silu_mul_checks import (
 )
 from qwen_cuda.building import ROOT, Edit, Library, build
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.exercise import exercise_libraries
+from qwen_cuda.testing.exercise import Holes, exercise_libraries, files_asked, run_exercise, with_holes_filled
 
 FOLDER = Path(__file__).parent / "exercise"
 FILE = "silu_mul.cu"
 EMPTY = "  (void)gate, (void)up, (void)out;  // write it here\n}\n\n// ---- "
-HOLES: dict[str, tuple[Edit, ...]] = {
+HOLES: Holes = {
     "silu_mul": (
         Edit(FILE, "kProductIsWritten = false;", "kProductIsWritten = true;"),
         Edit(FILE, "return gate * up;  // write it here", "return gate / (1.0f + expf(-gate)) * up;"),
@@ -67,10 +63,7 @@ HOLES: dict[str, tuple[Edit, ...]] = {
 
 
 def with_filled(count: int, variant: str = "plain") -> Library:
-    """The learner's file in the simulator, its first `count` holes filled."""
-    (starter,) = exercise_libraries(FOLDER, "sim")
-    edits = tuple(edit for hole in list(HOLES.values())[:count] for edit in hole)
-    return replace(starter, variant=variant, edits=edits)
+    return with_holes_filled(FOLDER, HOLES, count, variant)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,22 +72,13 @@ def built() -> None:
     build(*(with_filled(count) for count in range(4)), with_filled(0, "checked"), with_filled(3, "checked"))
 
 
-def run_exercise(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What `make exercise 3` starts."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "QWEN_EXERCISE": "ch03_swiglu", "PYTHONPATH": path}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "chapters/ch03_swiglu", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
 def test_the_starter_of_chapter_3_fails_and_names_its_hole() -> None:
     """And only tests that run the learner's kernel are asked."""
-    run = run_exercise("-rA", "-vv")
+    run = run_exercise("ch03_swiglu")
     assert run.returncode == 1, run.stdout
     assert "RuntimeError: chapter 3, hole 1 (silu_mul) is not written yet" in run.stdout
     assert "1 failed" in run.stdout
-    asked = {line.split("::")[0].rpartition("/")[2] for line in run.stdout.splitlines() if "::" in line}
-    assert asked == {"test_ch03_operators.py"}
+    assert files_asked(run.stdout) == {"test_ch03_operators.py"}
     assert "reference" not in run.stdout
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +16,13 @@ from chapters.ch04_paged_kv.cache_write_checks import (
     check_slots,
     sized,
 )
-from qwen_cuda.building import ROOT, Edit, Library, build
+from qwen_cuda.building import Edit, Library, build
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.exercise import exercise_libraries
+from qwen_cuda.testing.exercise import Holes, exercise_libraries, files_asked, run_exercise, with_holes_filled
 
 FOLDER = Path(__file__).parent / "exercise"
 FILE = "qk_norm_rope_cache_write.cu"
-HOLES: dict[str, tuple[Edit, ...]] = {
+HOLES: Holes = {
     "norm": (
         Edit(FILE, "kNormIsWritten = false;", "kNormIsWritten = true;"),
         Edit(
@@ -66,10 +62,7 @@ HOLES: dict[str, tuple[Edit, ...]] = {
 
 
 def with_filled(count: int, variant: str = "plain") -> Library:
-    """The learner's file in the simulator, its first `count` holes filled."""
-    (starter,) = exercise_libraries(FOLDER, "sim")
-    edits = tuple(edit for hole in list(HOLES.values())[:count] for edit in hole)
-    return replace(starter, variant=variant, edits=edits)
+    return with_holes_filled(FOLDER, HOLES, count, variant)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,15 +73,11 @@ def built() -> None:
 
 def test_the_starter_of_chapter_4_fails_and_names_its_hole() -> None:
     """And only tests that run the learner's kernel are asked."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "QWEN_EXERCISE": "ch04_paged_kv", "PYTHONPATH": path}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "chapters/ch04_paged_kv", "-rA", "-vv"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = run_exercise("ch04_paged_kv")
     assert run.returncode == 1, run.stdout
     assert "RuntimeError: chapter 4, hole 1 (norm) is not written yet" in run.stdout
     assert "1 failed" in run.stdout
-    asked = {line.split("::")[0].rpartition("/")[2] for line in run.stdout.splitlines() if "::" in line}
-    assert asked == {"test_ch04_operators.py"}
+    assert files_asked(run.stdout) == {"test_ch04_operators.py"}
 
 
 def test_the_words_of_the_readme_choose_tests_of_chapter_4() -> None:

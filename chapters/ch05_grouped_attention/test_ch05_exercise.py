@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +15,15 @@ from chapters.ch05_grouped_attention.grouped_checks import (
     check_packed_queries,
     check_single_heads,
 )
-from qwen_cuda.building import ROOT, Edit, Library, build
+from qwen_cuda.building import Edit, Library, build
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.exercise import exercise_libraries
+from qwen_cuda.testing.exercise import Holes, files_asked, run_exercise, with_holes_filled
 
 CHAPTER = "ch05_grouped_attention"
 FOLDER = Path(__file__).parent / "exercise"
 FILE = "paged_attention.cu"
 IN_ORDER = (check_single_heads, check_one_token, check_packed_queries)
-HOLES: dict[str, tuple[Edit, ...]] = {
+HOLES: Holes = {
     "take_token": (
         Edit(FILE, "kTakeTokenIsWritten = false;", "kTakeTokenIsWritten = true;"),
         Edit(
@@ -77,10 +74,7 @@ HOLES: dict[str, tuple[Edit, ...]] = {
 
 
 def with_filled(count: int, variant: str = "plain") -> Library:
-    """The learner's file in the simulator, its first `count` holes filled."""
-    (starter,) = exercise_libraries(FOLDER, "sim")
-    edits = tuple(edit for hole in list(HOLES.values())[:count] for edit in hole)
-    return replace(starter, variant=variant, edits=edits)
+    return with_holes_filled(FOLDER, HOLES, count, variant)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,14 +85,10 @@ def built() -> None:
 
 def test_the_starter_of_exercise_5_names_chapter_and_hole() -> None:
     """What `make exercise 5` starts: only tests that run the learner's kernel are asked."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "QWEN_EXERCISE": CHAPTER, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"chapters/{CHAPTER}", "-rA", "-vv"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = run_exercise(CHAPTER)
     assert run.returncode == 1, run.stdout
     assert "RuntimeError: chapter 5, hole 1 (take_token) is not written yet" in run.stdout
-    asked = {line.split("::")[0].rpartition("/")[2] for line in run.stdout.splitlines() if "::" in line}
-    assert asked == {"test_ch05_operators.py"}
+    assert files_asked(run.stdout) == {"test_ch05_operators.py"}
 
 
 def test_the_words_of_exercise_5_choose_tests() -> None:

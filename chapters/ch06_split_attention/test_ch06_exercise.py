@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +14,9 @@ from chapters.ch06_split_attention.split_checks import (
     check_a_workspace_serves_many_calls,
     check_contexts_beyond_the_grid,
 )
-from qwen_cuda.building import ROOT, Edit, Library, build
+from qwen_cuda.building import Edit, Library, build
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.exercise import exercise_libraries
+from qwen_cuda.testing.exercise import Holes, files_asked, run_exercise, with_holes_filled
 
 CHAPTER = "ch06_split_attention"
 FOLDER = Path(__file__).parent / "exercise"
@@ -27,7 +24,7 @@ FILE = "paged_attention_split.cu"
 IN_ORDER = (*LAUNCH_CHECKS, check_contexts_beyond_the_grid)
 ALL = (*LAUNCH_CHECKS, *SPLIT_CHECKS)
 RESET = "atomicInc(arrived, blocks - 1)"
-HOLES: dict[str, tuple[Edit, ...]] = {
+HOLES: Holes = {
     "merge": (
         Edit(FILE, "kMergeIsWritten = false;", "kMergeIsWritten = true;"),
         Edit(
@@ -76,10 +73,7 @@ HOLES: dict[str, tuple[Edit, ...]] = {
 
 
 def with_filled(count: int, variant: str = "plain") -> Library:
-    """The learner's file in the simulator, its first `count` holes filled."""
-    (starter,) = exercise_libraries(FOLDER, "sim")
-    edits = tuple(edit for hole in list(HOLES.values())[:count] for edit in hole)
-    return replace(starter, variant=variant, edits=edits)
+    return with_holes_filled(FOLDER, HOLES, count, variant)
 
 
 def without_reset() -> Library:
@@ -97,14 +91,10 @@ def built() -> None:
 
 def test_the_starter_of_exercise_6_names_chapter_and_hole() -> None:
     """What `make exercise 6` starts: only tests that run the learner's kernel are asked."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "QWEN_EXERCISE": CHAPTER, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"chapters/{CHAPTER}", "-rA", "-vv"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = run_exercise(CHAPTER)
     assert run.returncode == 1, run.stdout
     assert "RuntimeError: chapter 6, hole 1 (merge) is not written yet" in run.stdout
-    asked = {line.split("::")[0].rpartition("/")[2] for line in run.stdout.splitlines() if "::" in line}
-    assert asked == {"test_ch06_operators.py"}
+    assert files_asked(run.stdout) == {"test_ch06_operators.py"}
 
 
 def test_the_words_of_exercise_6_choose_tests() -> None:
