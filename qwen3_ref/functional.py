@@ -51,6 +51,24 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "hf") -
 # --8<-- [end:rms_norm]
 
 
+# --8<-- [start:add_rms_norm]
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, rounding: Rounding = "hf"
+) -> tuple[Tensor, Tensor]:
+    """The norm of `x + residual`, and that sum. `x, residual: [..., d]`, `weight: [d]` → two `[..., d]`.
+
+    `hf` rounds the sum before it is normed; `fused` norms it in float32 and rounds each output once.
+    """
+    if rounding == "hf":
+        total = x + residual
+        return rms_norm(total, weight, eps, "hf"), total
+    total = _wide(x) + _wide(residual)
+    return rms_norm(total, _wide(weight), eps, "fused").to(x.dtype), total.to(x.dtype)
+
+
+# --8<-- [end:add_rms_norm]
+
+
 # --8<-- [start:rope]
 # --8<-- [start:cos_sin]
 def rope_cos_sin(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

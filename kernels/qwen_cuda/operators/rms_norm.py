@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qwen3_ref.functional import rms_norm as reference_rms_norm
+from qwen3_ref import functional
 from qwen_cuda.operators.registration import register
 
 
@@ -58,25 +58,14 @@ def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf
 Pair = tuple[Tensor, Tensor]
 
 
-# --8<-- [start:reference]
-def reference_add_rms_norm(
+def _reference_rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
+    return functional.rms_norm(x, weight, eps, "hf" if hf_rounding else "fused")
+
+
+def _reference_add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False
 ) -> Pair:
-    """In float32 (float64 for float64); each output is rounded once, or in the order of transformers."""
-    if hf_rounding:
-        total = x + residual
-        return reference_rms_norm(total, weight, eps, "hf"), total
-    wide = torch.promote_types(x.dtype, torch.float32)
-    total = x.to(wide) + residual.to(wide)
-    normed = reference_rms_norm(total, weight.to(wide), eps, "fused")
-    return normed.to(x.dtype), total.to(x.dtype)
-
-
-# --8<-- [end:reference]
-
-
-def _reference_rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
-    return reference_rms_norm(x, weight, eps, "hf" if hf_rounding else "fused")
+    return functional.add_rms_norm(x, residual, weight, eps, "hf" if hf_rounding else "fused")
 
 
 # --8<-- [start:fake]
@@ -95,7 +84,7 @@ def _fake_in_place(*arguments: Tensor | float, hf_rounding: bool = False) -> Non
 
 # --8<-- [start:register]
 register("rms_norm", fake=_fake_rms_norm, reference=_reference_rms_norm)
-register("add_rms_norm", fake=_fake_add_rms_norm, reference=reference_add_rms_norm)
+register("add_rms_norm", fake=_fake_add_rms_norm, reference=_reference_add_rms_norm)
 register("rms_norm_", fake=_fake_in_place)
 register("add_rms_norm_", fake=_fake_in_place)
 # --8<-- [end:register]

@@ -35,12 +35,7 @@ def add_rms_norm(
 
     With `hf_rounding` the sum is rounded before it is normed.
     """
-    if hf_rounding:
-        total = x + residual
-        return F.rms_norm(total, weight, eps, "hf"), total
-    wide = torch.promote_types(x.dtype, torch.float32)
-    total = x.to(wide) + residual.to(wide)
-    return F.rms_norm(total, weight.to(wide), eps, "fused").to(x.dtype), total.to(x.dtype)
+    return F.add_rms_norm(x, residual, weight, eps, "hf" if hf_rounding else "fused")
 
 
 def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> None:
