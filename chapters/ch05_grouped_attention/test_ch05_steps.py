@@ -7,30 +7,21 @@ from pathlib import Path
 import pytest
 
 from chapters.ch05_grouped_attention.grouped_checks import GROUPED_CHECKS, LARGE
-from qwen_cuda.building import Library, build
-from qwen_cuda.testing.backends import Name, opened, schedule, unavailable
+from qwen_cuda.testing.backends import opened, schedule
+from qwen_cuda.testing.ladder import PLACE_IDS, PLACES, Place, built_for, step_library
 
 STEPS = sorted((Path(__file__).parent / "steps").glob("v*.cu"))
-PLACES: list[tuple[Name, str]] = [("sim", "plain"), ("sim", "checked"), ("cuda", "plain")]
 
 
-def library(path: Path, name: Name, variant: str) -> Library:
-    return Library("cuda" if name == "cuda" else "sim", (path,), variant)
-
-
-@pytest.fixture(scope="module", params=PLACES, ids=["sim", "sim-checked", "cuda"])
-def place(request: pytest.FixtureRequest) -> tuple[Name, str]:
-    """Where steps run; all of them are built together."""
-    name, variant = request.param
-    if reason := unavailable(name):
-        pytest.skip(reason)
-    build(*(library(path, name, variant) for path in STEPS))
-    return name, variant
+@pytest.fixture(scope="module", params=PLACES, ids=PLACE_IDS)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where steps run."""
+    return built_for(request.param, STEPS)
 
 
 @pytest.mark.parametrize("path", STEPS, ids=lambda path: path.stem)
-def test_a_step_of_attention_passes_the_checks(path: Path, place: tuple[Name, str]) -> None:
-    with opened(place[0], library(path, *place)) as backend:
+def test_a_step_of_attention_passes_the_checks(path: Path, place: Place) -> None:
+    with opened(place[0], step_library(path, *place)) as backend:
         for check in GROUPED_CHECKS:
             if place[1] == "plain" or check not in LARGE:
                 check(backend)
@@ -38,7 +29,7 @@ def test_a_step_of_attention_passes_the_checks(path: Path, place: tuple[Name, st
 
 @pytest.mark.parametrize("path", STEPS, ids=lambda path: path.stem)
 def test_a_step_of_attention_does_not_depend_on_the_order_of_threads(path: Path) -> None:
-    with opened("sim", library(path, "sim", "plain")) as backend, schedule(7):
+    with opened("sim", step_library(path, "sim", "plain")) as backend, schedule(7):
         for check in GROUPED_CHECKS:
             if check not in LARGE:
                 check(backend)
