@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.hooks import ROOT
+from docs.hooks.measured import MAIN_GPU
 from docs.hooks.operator_tables import table, time_of
 from docs.hooks.plot_style import OTHER, Q, V, W, drawing, svg
 
@@ -20,7 +21,7 @@ Results = dict[str, Any]
 Speedup = dict[str, Any]  # ratio, and low and high, which are None for a single pair
 Bar = tuple[str, float, tuple[float, float] | None, str]  # name, ratio, interval, colour
 
-MAIN_GPU, MAIN_MODEL = "h200", "random-0.6b"
+MAIN_MODEL = "random-0.6b"
 FIGURE = "drop-in.svg"
 CONFIGURATIONS = {
     "rms_norm": "norms",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from docs.hooks import measured
 from docs.hooks.operator_tables import Results, table
 from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
 
-MAIN_GPU = "h200"
 KV_HEADS = 8
 CONTEXTS = (512, 1024, 4096, 8192, 32768)  # of the figure
 CLOSE = 1.01  # a plan within one part in a hundred of the fastest is as good
@@ -21,11 +20,7 @@ Times = dict[tuple[int, int], dict[int, float]]  # (batch, context) → partitio
 
 def stored(root: Path) -> Results | None:
     """The measured plans of the main GPU, else of the first that there is."""
-    found = sorted((root / "docs" / "results").glob("*/ch06_plans.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
-    if not found:
-        return None
-    results: Results = json.loads(found[0].read_text(encoding="utf-8"))
-    return results
+    return measured.stored(root, "ch06_plans")
 
 
 def times(results: Results) -> Times:

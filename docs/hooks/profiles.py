@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from docs.hooks import ROOT
+from docs.hooks import ROOT, measured
 from docs.hooks.operator_tables import counted
 
-MAIN_GPU = "h200"
 _NOTHING = (
     "*No profile is in the repository yet: `python -m qwen_cuda.benchmarking.profile {module}` on a GPU writes one.*\n"
 )
@@ -42,10 +40,8 @@ def passage(chapter: str, module: str, root: Path = ROOT, table: int = 1) -> str
     `module` is what the profile is made from, `table` the number of the table on its page. Of several GPUs' profiles
     the main one's is shown.
     """
-    found = sorted(
-        (root / "docs" / "results").glob(f"*/{chapter}_profile.json"), key=lambda p: (p.parent.name != MAIN_GPU, p)
-    )
-    return render(json.loads(found[0].read_text(encoding="utf-8")), table) if found else _NOTHING.format(module=module)
+    profile = measured.stored(root, f"{chapter}_profile")
+    return render(profile, table) if profile else _NOTHING.format(module=module)
 
 
 def render(profile: dict[str, Any], table: int = 1) -> str:

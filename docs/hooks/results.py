@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ from typing import Any
 if (root := str(Path(__file__).resolve().parents[2])) not in sys.path:  # started as a script
     sys.path.insert(0, root)
 
-from docs.hooks import ROOT, drop_in
+from docs.hooks import ROOT, drop_in, measured
 
-MAIN_GPU = "h200"
 _PASSAGE = re.compile(
     r"(?P<head><!-- results: (?:(?:ch)?(?P<chapter>\d\d|drop_in)/)?(?P<name>[\w-]+) -->\n)"
     r"(?P<body>.*?)(?P<tail><!-- end of results -->)",
@@ -72,12 +70,10 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
 
 def _load(root: Path, chapter: str) -> dict[str, Any] | None:
     """The results of the main GPU, else of the first that there is."""
-    found = sorted((root / "docs" / "results").glob(f"*/{chapter}.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
-    if not found:
-        return None
-    results: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
-    if results.get("schema") != 1:
-        raise ResultsError(f"{found[0]}: schema is {results.get('schema')!r}; it must be 1. Run the benchmark again.")
+    results = measured.stored(root, chapter)
+    if results is not None and results.get("schema") != 1:
+        path = measured.stored_file(root, chapter)
+        raise ResultsError(f"{path}: schema is {results.get('schema')!r}; it must be 1. Run the benchmark again.")
     return results
 
 

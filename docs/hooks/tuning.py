@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-MAIN_GPU = "h200"
+from docs.hooks import measured
+
 CHOSEN = "as it is"
 _NOTHING = "*No tuning is in the repository yet: `python -m {module}` on a GPU writes one.*\n"
 
@@ -22,10 +22,8 @@ def passage(root: Path, name: str, module: str, op: str, names: Sequence[str], s
         op: the operator whose times are shown; `names` are those of the numbers of its shape, such as rows and size.
         shapes: the columns, where the choice turns: these numbers.
     """
-    found = sorted((root / "docs" / "results").glob(f"*/{name}.json"), key=lambda p: (p.parent.name != MAIN_GPU, p))
-    if not found:
-        return _NOTHING.format(module=module)
-    return render(json.loads(found[0].read_text(encoding="utf-8")), op, names, shapes)
+    results = measured.stored(root, name)
+    return render(results, op, names, shapes) if results else _NOTHING.format(module=module)
 
 
 def render(results: dict[str, Any], op: str, names: Sequence[str], shapes: Sequence[Shape]) -> str:
