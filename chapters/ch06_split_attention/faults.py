@@ -25,24 +25,33 @@ from qwen_cuda.testing.quotations import Fault, sentence_of
 HERE = Path(__file__).resolve().parent
 LESSON = HERE / "README.md"
 KERNEL = ROOT / "kernels" / "cuda" / "paged_attention_split.cu"
+MERGE = "partition_merge.cuh"
 PARTITION_SIZE, PARTITIONS, BLOCK_SIZE, DIM = 32, 4, 16, 128
 SCALE = DIM**-0.5
 CONTEXTS = (100, 40)  # of two calls with one workspace: four partitions have tokens, then two
 
 # --8<-- [start:faults]
 FAULTS = {
-    "the first block merges": Fault(KERNEL, "== uint32_t(blocks - 1);", "== 0u;"),
+    "the first block merges": Fault(KERNEL, "== uint32_t(blocks - 1);", "== 0u;", MERGE),
     "the counter is not reset": Fault(
         KERNEL,
         "atomicInc(arrived, blocks - 1)",
         "atomicAdd(arrived, 1u)",
+        MERGE,
     ),
     "partitions without tokens are merged": Fault(
         KERNEL,
-        "partials.l + at, o, kHeadDim, live",
-        "partials.l + at, o, kHeadDim, partitions",
+        "merge_readers<kMergeBatch>(live, [&](int p) {\n        const int64_t",
+        "merge_readers<kMergeBatch>(partials.partitions, [&](int p) {\n        const int64_t",
+        MERGE,
     ),
 }
+CLUSTER_FAULT = Fault(
+    KERNEL,
+    "    cluster_arrive();\n    cluster_wait();\n",
+    "",
+    MERGE,
+)
 # --8<-- [end:faults]
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]
@@ -64,10 +73,11 @@ def used_workspace() -> Tensor:
     return workspace
 
 
-def run(library: Library, of: Arguments, workspace: Tensor) -> Tensor:
+def run(library: Library, of: Arguments, workspace: Tensor, merge: str = "last_block") -> Tensor:
     """`paged_attention_split` by the kernel of `library`, in the simulator. What it does not write is NaN."""
+    cut = PARTITION_SIZE, PARTITIONS
     with using(library), poisoned_memory():
-        out: Tensor = torch.ops.qwen_sim.paged_attention_split(*of, PARTITION_SIZE, PARTITIONS, workspace)
+        out: Tensor = torch.ops.qwen_sim.paged_attention_split(*of, *cut, workspace, merge=merge)
     return out
 
 
@@ -93,6 +103,11 @@ def planted() -> str:
     return "\n".join(lines)
 
 
+def no_barrier() -> str:
+    """What the simulator says when a block of a cluster reads before the others have sent."""
+    return sentence_of(lambda: run(CLUSTER_FAULT.library, arguments(100), used_workspace(), "cluster"))
+
+
 def refusals() -> str:
     """A few calls that are refused, and how."""
     of = arguments(40)
@@ -101,6 +116,7 @@ def refusals() -> str:
         lambda: paged_attention_split(*of, 24, PARTITIONS, workspace),
         lambda: paged_attention_split(*of, PARTITION_SIZE, 0, workspace),
         lambda: paged_attention_split(*of, PARTITION_SIZE, 2 * PARTITIONS, workspace),
+        lambda: paged_attention_split(*of, PARTITION_SIZE, PARTITIONS, workspace, merge="blocks"),
     )
     return "\n".join(sentence_of(call) for call in calls)
 
@@ -122,7 +138,13 @@ def exercise() -> str:
 
 def reports() -> dict[str, str]:
     """Name of a passage in the lesson → its text."""
-    return {"planted": planted(), "refusals": refusals(), "backends": backends(), "exercise": exercise()}
+    return {
+        "planted": planted(),
+        "no_barrier": no_barrier(),
+        "refusals": refusals(),
+        "backends": backends(),
+        "exercise": exercise(),
+    }
 
 
 if __name__ == "__main__":

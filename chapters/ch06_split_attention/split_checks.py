@@ -46,13 +46,27 @@ def used_workspace(layout: WorkspaceLayout) -> Tensor:
     return workspace
 
 
+def merges(backend: Backend, partitions: int) -> tuple[str, ...]:
+    """Who can merge so many partitions there."""
+    clusters = backend.name != "cuda" or torch.cuda.get_device_capability()[0] >= 9
+    return ("last_block", "cluster") if clusters and partitions in (2, 4, 8, 16) else ("last_block",)
+
+
 def split(backend: Backend, some: PagedCase, cut: Cut, workspace: Guarded | None = None) -> Tensor:
-    """Runs `paged_attention_split` and holds the result against the truth. → `[b, Hq, D]`."""
+    """Runs `paged_attention_split`, by each merge that there is: one result. → `[b, Hq, D]`."""
+    first, *others = (split_by(backend, some, cut, merge, workspace) for merge in merges(backend, cut[1]))
+    for other in others:
+        assert_same_bits(other, first)
+    return first
+
+
+def split_by(backend: Backend, some: PagedCase, cut: Cut, merge: str, workspace: Guarded | None) -> Tensor:
+    """Runs it once, and holds the result against the truth."""
     layout = layout_of(some, cut[1])
     workspace = workspace or backend.place(used_workspace(layout))
-    with case("paged_attention_split", partition_size=cut[0], partitions=cut[1], **some.facts):
+    with case("paged_attention_split", partition_size=cut[0], partitions=cut[1], merge=merge, **some.facts):
         placed = place(backend, some)
-        out: Tensor = backend.op("paged_attention_split")(*placed.arguments, *cut, workspace.tensor)
+        out: Tensor = backend.op("paged_attention_split")(*placed.arguments, *cut, workspace.tensor, merge=merge)
         assert (out.dtype, out.is_contiguous()) == (some.heads.dtype, True)
         assert_within(out, *truth_and_bound(some))
         placed.check_untouched()

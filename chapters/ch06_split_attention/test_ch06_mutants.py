@@ -22,6 +22,10 @@ def cut(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("partitions.h", old, new),)
 
 
+def parts(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("partition_merge.cuh", old, new),)
+
+
 def softmax(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("online_softmax.cuh", old, new, count),)
 
@@ -77,12 +81,12 @@ MUTANTS = (
     Mutant(
         "empty partitions not marked",
         "The merge takes what the workspace held before.",
-        kernel("partials.m[at] = -INFINITY, partials.l[at] = 0.0f;", ""),
+        parts("partials.m[at] = -INFINITY, partials.l[at] = 0.0f;", ""),
     ),
     Mutant(
         "empty partitions marked for one head",
         "The other heads of the group take what was there.",
-        kernel("if (!merge && threadIdx.x < a.group) {", "if (!merge && threadIdx.x < 1) {"),
+        parts("if (threadIdx.x >= a.group) return;", "if (threadIdx.x >= 1) return;"),
     ),
     Mutant(
         "maximum without tokens is finite",
@@ -92,28 +96,25 @@ MUTANTS = (
     Mutant(
         "partials of heads collide",
         "Heads are taken for partitions.",
-        kernel(
-            "(first_head + i / kHeadDim) * partitions + partition",
-            "first_head + i / kHeadDim + int64_t(partition) * a.group",
-        ),
+        parts("return head * partials.partitions + of_partition;", "return head + int64_t(of_partition) * a.group;"),
     ),
     Mutant(
         "l of the first head for all",
         "Only thread 0 writes m and l.",
-        kernel("if (i % kHeadDim == 0) partials.m", "if (i == 0) partials.m"),
+        parts("if (i % kHeadDim == 0) partials.m", "if (i == 0) partials.m"),
     ),
     Mutant(
         "o divided too early",
         "The partial is a mean already, and is weighed by l again.",
-        kernel(
+        parts(
             "partials.o[at * kHeadDim + i % kHeadDim] = total;",
             "partials.o[at * kHeadDim + i % kHeadDim] = all.quotient(total);",
         ),
     ),
     Mutant(
-        "a single partition left in the workspace",
-        "Its result is never written.",
-        kernel("if (merge && live == 1) {\n      out[i] = from_float<T>(all.quotient(total));\n    } else {", "{"),
+        "a single partition is not written",
+        "Its result stays in shared memory.",
+        kernel("if (live == 1) return end_of.finish_alone(shared);", "if (live == 1) return;"),
     ),
     Mutant(
         "context of nothing has no partition",
@@ -124,41 +125,72 @@ MUTANTS = (
     Mutant(
         "counter not reset",
         "The second call finds the counter where the first left it.",
-        kernel("atomicInc(arrived, blocks - 1)", "atomicAdd(arrived, 1u)"),
+        parts("atomicInc(arrived, blocks - 1)", "atomicAdd(arrived, 1u)"),
     ),
     Mutant(
         "the first block merges",
         "The partials of the others are not there yet.",
-        kernel("== uint32_t(blocks - 1);", "== 0u;"),
+        parts("== uint32_t(blocks - 1);", "== 0u;"),
     ),
     Mutant(
         "one counter for a sequence",
         "Blocks of several KV heads count together.",
-        kernel("sequence * a.kv_heads + kv_head;", "sequence * a.kv_heads;"),
+        parts("partials.arrived + sequence * a.kv_heads + kv_head", "partials.arrived + sequence * a.kv_heads"),
     ),
     Mutant(
         "dead blocks are waited for",
         "The block that ends last waits for those that left at once.",
-        kernel("comes_last(arrived, live)", "comes_last(arrived, partitions)"),
+        parts("a.kv_heads + kv_head, live)", "a.kv_heads + kv_head, partials.partitions)"),
     ),
     Mutant(
         "merged by thread 0's block alone",
         "Only thread 0 learns that its block came last.",
-        kernel("const bool mine = __syncthreads_or(last);", "const bool mine = last;\n  __syncthreads();"),
+        parts("const bool mine = __syncthreads_or(last);", "const bool mine = last;\n  __syncthreads();"),
+    ),
+    # The cluster.
+    Mutant(
+        "shares without the remainder",
+        "The last results belong to nobody.",
+        parts("(size + live - 1) / live", "size / live"),
+    ),
+    Mutant(
+        "sent before it runs",
+        "A block may not have begun when its shared memory is written.",
+        parts("    cluster_wait();\n    for", "    for"),
+    ),
+    Mutant(
+        "read before it arrives",
+        "The second barrier of the cluster is missing.",
+        parts("    cluster_arrive();\n    cluster_wait();\n", ""),
+    ),
+    Mutant(
+        "all sent to the first block",
+        "The shares of the others hold what was there before.",
+        parts("const int to = i / share", "const int to = 0"),
+    ),
+    Mutant(
+        "partials of the cluster collide",
+        "Each block writes where the others write.",
+        parts("at = partition * share + i % share", "at = i % share"),
+    ),
+    Mutant(
+        "share written where the first one belongs",
+        "Every block writes the first results.",
+        parts("out[first + i] = from_float", "out[i] = from_float"),
     ),
     # The merge.
     Mutant(
         "merge over the grid",
         "Partials of partitions without tokens are merged, which nobody wrote.",
-        kernel(
-            "partials.l + at, o, kHeadDim, live",
-            "partials.l + at, o, kHeadDim, partitions",
+        parts(
+            "merge_readers<kMergeBatch>(live, [&](int p) {\n        const int64_t at",
+            "merge_readers<kMergeBatch>(int(partials.partitions), [&](int p) {\n        const int64_t at",
         ),
     ),
     Mutant(
         "partials unweighted",
         "Each counts in its own unit.",
-        softmax("const float weight = all.weight(its_m[j]);", "const float weight = 1.0f;"),
+        softmax("const float weight = all.weight(parts[j].m);", "const float weight = 1.0f;"),
     ),
     Mutant(
         "sum before not rescaled",
@@ -178,12 +210,12 @@ MUTANTS = (
     Mutant(
         "o of an empty partition used",
         "0 · NaN is NaN.",
-        softmax("its_l[j] == 0.0f ? 0.0f : weight * its_o[j]", "weight * its_o[j]"),
+        softmax("parts[j].l == 0.0f ? 0.0f : weight * parts[j].o", "weight * parts[j].o"),
     ),
     Mutant(
         "l added without its weight",
         "The denominator is too large.",
-        softmax("all.l += weight * its_l[j]", "all.l += its_l[j]"),
+        softmax("all.l += weight * parts[j].l", "all.l += parts[j].l"),
     ),
     Mutant(
         "merge of heads one apart",

@@ -1,43 +1,32 @@
 // paged_attention_split.cu: paged attention with each context cut into partitions, so that one sequence fills the GPU.
 //
 // Mapping   Block (p, h, s) reads partition p of sequence s for the query heads of KV head h, as chapter 5's block
-//           reads a whole context. It leaves (m, l, o) of each head in the workspace; the block that ends last merges
-//           them. How many tokens a partition has is computed on the device: a graph captured for the longest context
-//           serves every shorter one, and blocks without tokens leave at once. One partition is written straight.
-// Traffic   K and V of the context in, once; 4 * partitions * query_heads * (head_dim + 2) bytes out, and in again.
+//           reads a whole context. It has (m, l, o) of each head then; partition_merge.cuh says how the partitions come
+//           together. How many tokens a partition has is computed on the device: a graph captured for the longest
+//           context serves every shorter one, and blocks without tokens leave at once.
+// Traffic   K and V of the context in, once. Where the last block merges, 4 * partitions * query_heads * (head_dim + 2)
+//           bytes out, and in again.
 // Contract  fp32 throughout, one rounding. The merge runs in the order of partitions, whoever does it: the same bits
 //           each time, and the same as of paged_attention_partials and merge_partitions.
 #include "operators.h"
 #include "paged_attention.cuh"
 #include "paged_operands.cuh"
+#include "partition_merge.cuh"
 
 namespace {
 
-constexpr int kMergeBatch = 16;  // partitions whose partials a thread asks for at once
-
-// Whether this block is the last of `blocks` to come here; all threads get the answer. The counter returns to 0. What
-// a block wrote before, the last one sees afterwards.
-// --8<-- [start:last]
-__device__ __forceinline__ bool comes_last(uint32_t* arrived, int blocks) {
-  __threadfence();
-  __syncthreads();  // every thread's writes are fenced before the block is counted
-  const bool last = threadIdx.x == 0 && atomicInc(arrived, blocks - 1) == uint32_t(blocks - 1);
-  const bool mine = __syncthreads_or(last);
-  __threadfence();
-  return mine;
-}
-// --8<-- [end:last]
+using qwen::Merge;
 
 // --8<-- [start:kernel]
 template <class T, class Lanes>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attend_partition(AttentionOperands<T> a, qwen::Partials partials, int partition_size, bool merge) {
+    attend_partition(AttentionOperands<T> a, qwen::Partials partials, int partition_size, Merge merge) {
   __shared__ WarpPartials<Lanes> shared;
-  constexpr int kHeadDim = Lanes::kHeadDim;
+  __shared__ ClusterInbox<Lanes> inbox;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int partition = blockIdx.x, partitions = gridDim.x;
-  const int kv_head = blockIdx.y, sequence = blockIdx.z;
+  const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   grid_dependency_trigger();
+  if (merge == Merge::kCluster) cluster_arrive();
   grid_dependency_wait();
 
   const PagedHead<T> head = a.head(sequence, kv_head);
@@ -45,15 +34,12 @@ __global__ void __launch_bounds__(kAttentionThreads)
   using Reader = AttentionReader<T, Lanes>;
   const typename Reader::RawQuery query(a.group_of(sequence, kv_head), a.group, lane);
   const int context = a.context(sequence);
-  const int tokens = qwen::partition_tokens(context, partition_size, partitions);
+  const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   // The partitions that have tokens; without tokens the first, which writes zeros.
   const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
-  const int64_t first_head = int64_t(sequence) * a.query_heads + kv_head * a.group;
+  const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
   if (partition >= live) {
-    if (!merge && threadIdx.x < a.group) {
-      const int64_t at = (first_head + threadIdx.x) * partitions + partition;
-      partials.m[at] = -INFINITY, partials.l[at] = 0.0f;
-    }
+    if (merge == Merge::kLeavePartials) end_of.leave_nothing();
     return;
   }
 
@@ -64,25 +50,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   reader.leave(shared, warp, lane);
   __syncthreads();
 
-  T* out = a.out_of(sequence, kv_head);
-  for (int i = threadIdx.x; i < a.group * kHeadDim; i += kAttentionThreads) {
-    float total;
-    const SoftmaxState all = shared.merged(i / kHeadDim, i % kHeadDim, total);
-    if (merge && live == 1) {
-      out[i] = from_float<T>(all.quotient(total));
-    } else {
-      const int64_t at = (first_head + i / kHeadDim) * partitions + partition;
-      partials.o[at * kHeadDim + i % kHeadDim] = total;
-      if (i % kHeadDim == 0) partials.m[at] = all.stored_m(), partials.l[at] = all.l;
-    }
-  }
-  uint32_t* arrived = partials.arrived + sequence * a.kv_heads + kv_head;
-  if (!merge || live == 1 || !comes_last(arrived, live)) return;
-  for (int i = threadIdx.x; i < a.group * kHeadDim; i += kAttentionThreads) {
-    const int64_t at = (first_head + i / kHeadDim) * partitions;
-    const float* o = partials.o + at * kHeadDim + i % kHeadDim;
-    out[i] = from_float<T>(merge_readers<kMergeBatch>(partials.m + at, partials.l + at, o, kHeadDim, live));
-  }
+  if (merge == Merge::kLeavePartials) return end_of.leave_partials(shared);
+  if (live == 1) return end_of.finish_alone(shared);
+  if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);
+  end_of.by_last_block(shared);
 }
 // --8<-- [end:kernel]
 
@@ -93,33 +64,28 @@ __global__ void __launch_bounds__(128) merge_heads(qwen::Partials partials, T* o
   grid_dependency_wait();
   const int64_t head = int64_t(blockIdx.y) * gridDim.x + blockIdx.x, at = head * partials.partitions;
   const int head_dim = blockDim.x;
-  out[head * head_dim + threadIdx.x] = from_float<T>(merge_readers<kMergeBatch>(
-      partials.m + at, partials.l + at, partials.o + at * head_dim + threadIdx.x, head_dim, int(partials.partitions)));
-}
-
-LaunchOptions dependent_launch() {
-  LaunchOptions options;
-  options.dependent = true;
-  return options;
-}
-
-void launch_partitions(const qwen::PagedAttentionSplit& args, bool merge, cudaStream_t stream) {
-  const qwen::PagedAttention& a = args.attention;
-  dispatch_attention(a, [&](auto operands, auto lanes) {
-    const dim3 grid(unsigned(args.partials.partitions), unsigned(a.kv_heads), unsigned(a.batch));
-    launch(dependent_launch(), attend_partition<typename decltype(operands)::Number, decltype(lanes)>, grid,
-           dim3(kAttentionThreads), 0, stream, operands, args.partials, int(args.partition_size), merge);
-  });
+  const float *m = partials.m + at, *l = partials.l + at, *o = partials.o + at * head_dim + threadIdx.x;
+  out[head * head_dim + threadIdx.x] = from_float<T>(merge_readers<kMergeBatch>(int(partials.partitions), [&](int p) {
+    return SoftmaxPart{__ldcg(m + p), __ldcg(l + p), __ldcg(o + int64_t(p) * head_dim)};
+  }));
 }
 
 }  // namespace
 
 void qwen_paged_attention_split(const qwen::PagedAttentionSplit& args, cudaStream_t stream) {
-  launch_partitions(args, true, stream);
+  const qwen::PagedAttention& a = args.attention;
+  dispatch_attention(a, [&](auto operands, auto lanes) {
+    const auto kernel = attend_partition<typename decltype(operands)::Number, decltype(lanes)>;
+    const int64_t partitions = args.partials.partitions;
+    const Merge merge = merge_for(args.merge, kernel, partitions);
+    const dim3 grid(unsigned(partitions), unsigned(a.kv_heads), unsigned(a.batch));
+    launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads), 0,
+           stream, operands, args.partials, int(args.partition_size), merge);
+  });
 }
 
 void qwen_paged_attention_partials(const qwen::PagedAttentionSplit& args, cudaStream_t stream) {
-  launch_partitions(args, false, stream);
+  qwen_paged_attention_split(args, stream);
 }
 
 void qwen_merge_partitions(const qwen::MergePartitions& args, cudaStream_t stream) {

@@ -1,8 +1,8 @@
 // cuda_platform.cuh: the one header that a kernel file includes. With nvcc it is CUDA; with a C++ compiler, the
 // simulator.
 //
-// It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), programmatic
-// dependent launch, a base-2 exponential and a load that leaves the first-level cache alone.
+// It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), thread block
+// clusters, programmatic dependent launch, a base-2 exponential and a load that leaves the first-level cache alone.
 #pragma once
 
 #ifdef __CUDACC__
@@ -13,6 +13,9 @@
 
 #include <stdexcept>
 #include <string>
+
+#include "cuda_requests.cuh"
+#include "thread_block_cluster.cuh"
 #else
 #include "cuda_sim.h"
 #endif
@@ -22,6 +25,9 @@ struct LaunchOptions {
   // The kernel may start before the one ahead of it in the stream has ended (programmatic dependent launch, from
   // compute capability 9.0 on): it must call grid_dependency_wait() before it reads what that kernel writes.
   bool dependent = false;
+  // So many blocks, one after the other along x, form a cluster: 1, 2, 4, 8 or 16, as most_cluster_blocks() allows.
+  // They run at once and reach each other's shared memory. grid.x must be a multiple.
+  int cluster = 1;
 };
 
 #ifdef __CUDACC__
@@ -69,30 +75,6 @@ __device__ __forceinline__ uint4 load_once(const void* from) {
   return raw;
 }
 
-namespace cuda_platform {
-
-inline std::string text(dim3 v) {
-  return "(" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + ")";
-}
-
-// `what()` is asked for its text only when something failed: a launch must cost the host little.
-template <class What>
-void check(cudaError_t error, What what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // a refused launch is not to be found again by whoever asks next
-  throw std::runtime_error(what() + " failed: " + cudaGetErrorString(error) + ".");
-}
-
-inline bool has_dependent_launch() {
-  int device = 0, major = 0;
-  const auto what = [] { return std::string("Asking for the compute capability of the GPU"); };
-  check(cudaGetDevice(&device), what);
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), what);
-  return major >= 9;
-}
-
-}  // namespace cuda_platform
-
 // Runs kernel(args...) on the stream. Throws std::runtime_error with a sentence if the launch is refused.
 template <class... P, class... A>
 void launch(LaunchOptions options,
@@ -107,7 +89,11 @@ void launch(LaunchOptions options,
     return "Launching a kernel with grid " + cuda_platform::text(grid) + ", block " + cuda_platform::text(block) +
            " and " + std::to_string(shared_bytes) + " bytes of dynamic shared memory";
   };
-  cudaLaunchAttribute attributes[2];
+  if (options.cluster > 1 && grid.x % unsigned(options.cluster) != 0) {
+    throw std::runtime_error(what() + " failed: grid.x is no multiple of the " + std::to_string(options.cluster) +
+                             " blocks of a cluster.");
+  }
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
@@ -118,14 +104,12 @@ void launch(LaunchOptions options,
     attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
     attributes[config.numAttrs++].val.cooperative = 1;
   }
-  if (options.dependent && cuda_platform::has_dependent_launch()) {
+  if (options.cluster > 1) attributes[config.numAttrs++] = cuda_platform::cluster_attribute(options.cluster);
+  if (options.dependent && cuda_platform::is_hopper_or_later()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  if (shared_bytes > 48 * 1024) {  // more than every GPU grants unasked
-    cuda_platform::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-                         what);
-  }
+  cuda_platform::allow(reinterpret_cast<const void*>(kernel), shared_bytes, options.cluster, what);
   cuda_platform::check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), what);
 }
 
@@ -137,6 +121,26 @@ inline T* dynamic_shared() {
 }
 inline void grid_sync(CUDASIM_HERE) {
   cudasim::current->barrier(CUDASIM_PLACE("grid_sync"), 1, true);
+}
+inline unsigned cluster_rank() {
+  return unsigned(cudasim::current->rank);
+}
+inline unsigned cluster_blocks() {
+  return unsigned(cudasim::current->cluster_blocks);
+}
+template <class T>
+inline T* shared_of(T* mine, unsigned rank, CUDASIM_HERE) {
+  return static_cast<T*>(cudasim::current->shared_of(CUDASIM_PLACE("shared_of"), mine, rank));
+}
+inline void cluster_arrive(CUDASIM_HERE) {
+  cudasim::current->cluster_arrive(CUDASIM_PLACE("cluster_arrive"));
+}
+inline void cluster_wait(CUDASIM_HERE) {
+  cudasim::current->cluster_wait(CUDASIM_PLACE("cluster_wait"));
+}
+template <class... P>
+int most_cluster_blocks(void (*)(P...), int, size_t) {
+  return cudasim::kMaxClusterBlocks;
 }
 inline void grid_dependency_wait() {}  // kernels run one after the other
 inline void grid_dependency_trigger() {}
@@ -156,7 +160,8 @@ void launch(LaunchOptions options,
             cudaStream_t,
             A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A), "launch() needs one argument for each parameter of the kernel");
-  cudasim::launch_kernel(options.cooperative, kernel, grid, block, shared_bytes, static_cast<A&&>(args)...);
+  cudasim::launch_kernel(options.cooperative, options.cluster, kernel, grid, block, shared_bytes,
+                         static_cast<A&&>(args)...);
 }
 
 #endif

@@ -35,32 +35,33 @@ struct SoftmaxState {
 };
 // --8<-- [end:softmax_state]
 
-// Merges `count` readers, of which number p has m[p], l[p] and, for one dimension, o[p * o_stride]. The o of a reader
-// without tokens is not used. Sums run in the order of p, kBatch of them at a time: loads that do not wait for each
-// other. They go past the first-level cache, which does not see what other blocks wrote.
+// What one reader saw of one dimension.
+struct SoftmaxPart {
+  float m, l, o;
+};
+
+// Merges `count` readers, of which number p has read(p); the o of a reader without tokens is not used. Sums run in the
+// order of p, kBatch of them at a time: loads that do not wait for each other.
 // --8<-- [start:merge]
-template <int kBatch>
-__device__ __forceinline__ float merge_readers(
-    const float* m, const float* l, const float* o, int64_t o_stride, int count) {
+template <int kBatch, class Read>
+__device__ __forceinline__ float merge_readers(int count, Read read) {
   SoftmaxState all;
   float total = 0.0f;
   for (int first = 0; first < count; first += kBatch) {
-    float its_m[kBatch], its_l[kBatch], its_o[kBatch], largest = kNoScore;
+    SoftmaxPart parts[kBatch];
+    float largest = kNoScore;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int p = first + j;
-      its_m[j] = p < count ? __ldcg(m + p) : -INFINITY;
-      its_l[j] = p < count ? __ldcg(l + p) : 0.0f;
-      its_o[j] = p < count ? __ldcg(o + p * o_stride) : 0.0f;
+      parts[j] = first + j < count ? read(first + j) : SoftmaxPart{-INFINITY, 0.0f, 0.0f};
     }
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) largest = fmaxf(largest, its_m[j]);
+    for (int j = 0; j < kBatch; ++j) largest = fmaxf(largest, parts[j].m);
     total *= all.raise(largest);
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const float weight = all.weight(its_m[j]);
-      all.l += weight * its_l[j];
-      total += its_l[j] == 0.0f ? 0.0f : weight * its_o[j];
+      const float weight = all.weight(parts[j].m);
+      all.l += weight * parts[j].l;
+      total += parts[j].l == 0.0f ? 0.0f : weight * parts[j].o;
     }
   }
   return all.quotient(total);

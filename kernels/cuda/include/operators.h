@@ -118,13 +118,32 @@ struct Partials {
 };
 // --8<-- [end:partials]
 
+// How the partitions of a sequence come together: by the blocks of a thread block cluster, which
+// needs 2, 4, 8 or 16 partitions and compute capability 9.0; or by the block that ends last.
+// kFastest: by the cluster where it is possible. The result has the same bits.
+enum class Merge : int32_t { kFastest = 0, kCluster = 1, kLastBlock = 2, kLeavePartials = 3 };
+
 // A context is cut into partitions of partition_size tokens (a multiple of 16), or of more where it has more than
 // partitions * partition_size tokens: partition_tokens() says of how many.
 struct PagedAttentionSplit {
   PagedAttention attention;
   Partials partials;
   int64_t partition_size;
+  Merge merge;
 };
+
+// --8<-- [start:fused_decode_attention]
+// The last token of each sequence is new: its Q, K and V come as a row of token.qkv. One launch
+// does what qk_norm_rope_cache_write does to that row, and then paged attention by partitions
+// over the sequence with it, to the same bits as both in turn. token.q and token.k are null;
+// attention.q too. With `prefetch` everything but qkv is read while the kernels ahead in the
+// stream still run: none of them may write the tokens before, weights, indices or the table.
+struct FusedDecodeAttention {
+  QkNormRopeCacheWrite token;
+  PagedAttentionSplit split;
+  bool prefetch;
+};
+// --8<-- [end:fused_decode_attention]
 
 // out[s, h, :] = the merge of all partitions, rounded once.
 struct MergePartitions {
@@ -143,6 +162,7 @@ QWEN_EXPORT void qwen_qk_norm_rope_cache_write(const qwen::QkNormRopeCacheWrite&
 QWEN_EXPORT void qwen_paged_attention_grouped(const qwen::PagedAttention& args, cudaStream_t stream);
 // The partitions of a sequence are merged by the block that ends last: one launch.
 QWEN_EXPORT void qwen_paged_attention_split(const qwen::PagedAttentionSplit& args, cudaStream_t stream);
-// Leaves the partials, for merge_partitions; attention.out is not used.
+// Leaves the partials, for merge_partitions; attention.out is not used, and merge is kLeavePartials.
 QWEN_EXPORT void qwen_paged_attention_partials(const qwen::PagedAttentionSplit& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_merge_partitions(const qwen::MergePartitions& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStream_t stream);

@@ -26,7 +26,7 @@ struct AttentionLanes {
   static constexpr int kDims = kGroup <= 2 ? 16 : 8;  // of a lane; heads need registers, too
   static constexpr int kPacks = kDims / 8;
   static constexpr int kPerToken = kHeadDim / kDims, kStreams = kWarpSize / kPerToken;
-  static constexpr int kRun = 4;                              // tokens of a stream in a turn
+  static constexpr int kRun = kGroup <= 4 ? 4 : 2;            // tokens of a stream in a turn
   static constexpr int kTurn = kStreams * kRun;               // tokens of a warp in a turn
   static constexpr int kBlockTurn = kAttentionWarps * kTurn;  // tokens of the block in a turn
   // Element i of a lane's kDims is this dimension of the head.
@@ -80,6 +80,7 @@ struct AttentionReader {
   struct RawQuery {
     uint4 packs[kGroup][Lanes::kPacks];
 
+    RawQuery() = default;
     __device__ __forceinline__ RawQuery(const T* from, int group, int lane) {
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
@@ -156,35 +157,44 @@ struct AttentionReader {
   // --8<-- [end:absorb]
 
   // --8<-- [start:read]
-  // Reads this warp's tokens up to `end`. `token` is the lane's first one, in page `first`. q,
-  // asked for before, is waited for only when the first keys are on their way.
+  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is the
+  // lane's first one, in page `first`. When the first keys are on their way, ready() sets q; then
+  // add_new(k, v, token) may put a token that is not stored into each turn.
+  template <class Ready, class AddNew>
   __device__ __forceinline__ void read(
-      const PagedHead<T>& head, const RawQuery& query, float scale, int token, int first, int end, int lane) {
+      const PagedHead<T>& head, int token, int first, int end, int stored, int lane, Ready ready, AddNew add_new) {
     Run k, v;
     const auto there = [&](int block) { return head.has(block) ? end - token : 0; };
-    int tokens = there(first);
-    if (tokens > 0) {
+    int tokens = there(first), in_cache = min(tokens, stored - token);
+    if (in_cache > 0) {
       const int64_t offset = head.offset(first, token);
-      k.load(head.k + offset, head.slot_stride, tokens, lane);
-      v.load(head.v + offset, head.slot_stride, tokens, lane);
+      k.load(head.k + offset, head.slot_stride, in_cache, lane);
+      v.load(head.v + offset, head.slot_stride, in_cache, lane);
     }
-    set_query(query, scale);
     int block = head.block_of(token + Lanes::kBlockTurn, end);
+    ready();
     int turn = token - lane / Lanes::kPerToken * Lanes::kRun;  // the warp's first token
     for (; turn < end; turn += Lanes::kBlockTurn) {
       Weights weight;
+      add_new(k, v, token);
       scores(k, tokens, weight);
       token += Lanes::kBlockTurn;
-      tokens = there(block);
-      const int64_t offset = tokens > 0 ? head.offset(block, token) : 0;
+      tokens = there(block), in_cache = min(tokens, stored - token);
+      const int64_t offset = in_cache > 0 ? head.offset(block, token) : 0;
       block = head.block_of(token + Lanes::kBlockTurn, end);
-      k.load(head.k + offset, head.slot_stride, tokens, lane);
+      k.load(head.k + offset, head.slot_stride, in_cache, lane);
       weigh(weight);
       add_values(v, weight);
-      v.load(head.v + offset, head.slot_stride, tokens, lane);
+      v.load(head.v + offset, head.slot_stride, in_cache, lane);
     }
   }
   // --8<-- [end:read]
+
+  // All tokens are stored; q was asked for before.
+  __device__ __forceinline__ void read(
+      const PagedHead<T>& head, const RawQuery& query, float scale, int token, int first, int end, int lane) {
+    read(head, token, first, end, end, lane, [&] { set_query(query, scale); }, [](Run&, Run&, int) {});
+  }
 
   // --8<-- [start:streams]
   // Merges the streams of the warp and leaves the result in shared memory. In each step a lane

@@ -4,6 +4,7 @@ Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.o
 which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
 """
 
+from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
 from qwen_cuda.operators.paged_attention import (
     attention_workspace,
     check_block_table,
@@ -23,6 +24,7 @@ __all__ = [
     "check_block_table",
     "check_indices",
     "cos_sin_table",
+    "fused_decode_attention",
     "merge_partitions",
     "paged_attention_grouped",
     "paged_attention_partials",

@@ -48,6 +48,8 @@ def paged_attention_split(
     partition_size: int,
     partitions: int,
     workspace: Tensor,
+    *,
+    merge: str = "auto",
 ) -> Tensor:
     """As `paged_attention_grouped`, each context cut into partitions that blocks of their own read, in one launch.
 
@@ -57,11 +59,14 @@ def paged_attention_split(
         partitions: blocks for each KV head, 1 to 65535. Those that have no tokens leave at once.
         workspace: float32, of `attention_workspace`. Its contents are overwritten; two calls that run at the same time
             must not share one. After a launch that failed, zero it.
+        merge: who merges the partitions: `"cluster"`, the blocks of a thread block cluster (2, 4, 8 or 16 partitions,
+            compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, the cluster where it can be. The
+            bits are the same.
     Returns:
         `[b, Hq, D]`. The merge runs in the order of partitions, so the same arguments give the same bits.
     """
     return torch.ops.qwen_cuda.paged_attention_split(
-        q, k_cache, v_cache, block_table, context_lens, scale, partition_size, partitions, workspace
+        q, k_cache, v_cache, block_table, context_lens, scale, partition_size, partitions, workspace, merge=merge
     )
 
 
@@ -116,7 +121,7 @@ def check_block_table(block_table: Tensor, context_lens: Tensor, num_blocks: int
                 )
 
 
-def _fake_attention(q: Tensor, *others: object) -> Tensor:
+def _fake_attention(q: Tensor, *others: object, **options: object) -> Tensor:
     return q.new_empty(q.shape)
 
 

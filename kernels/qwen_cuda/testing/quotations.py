@@ -16,11 +16,12 @@ _REPORT = re.compile(r"^<!-- report: (?P<name>[\w-]+) -->\n```message\n(?P<text>
 
 @dataclass(frozen=True)
 class Fault:
-    """A bug in one step of a ladder: in the file `source`, `old` becomes `new`."""
+    """A bug in one step of a ladder: in the file `source`, or the `header` it includes, `old` becomes `new`."""
 
     source: Path
     old: str
     new: str
+    header: str = ""
 
     @property
     def step(self) -> str:
@@ -30,7 +31,7 @@ class Fault:
     @property
     def library(self) -> Library:
         """The step with the bug, in the simulator that checks every access."""
-        return Library("sim", (self.source,), "checked", (Edit(self.source.name, self.old, self.new),))
+        return Library("sim", (self.source,), "checked", (Edit(self.header or self.source.name, self.old, self.new),))
 
 
 def sentence_of(call: Callable[[], object]) -> str:

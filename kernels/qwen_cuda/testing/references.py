@@ -102,6 +102,8 @@ def paged_attention_split(
     partition_size: int,
     partitions: int,
     workspace: Tensor,
+    *,
+    merge: str = "auto",
 ) -> Tensor:
     """As `paged_attention_grouped`, by way of `workspace`: the partials, then their merge."""
     out = torch.empty_like(q)
@@ -148,6 +150,34 @@ def merge_partitions(workspace: Tensor, out: Tensor, partitions: int) -> None:
     out.copy_(F.merge_partitions(partials))
 
 
+def fused_decode_attention(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    eps: float,
+    scale: float,
+    num_heads: int,
+    partition_size: int,
+    partitions: int,
+    workspace: Tensor,
+    *,
+    merge: str = "auto",
+    prefetch: bool = False,
+) -> Tensor:
+    """The write, then attention over what was written. → `[b, Hq, 128]`."""
+    token = (qkv, q_weight, k_weight, cos_sin, positions, slot_mapping)
+    q, _ = qk_norm_rope_cache_write(*token, k_cache, v_cache, eps, num_heads)
+    where = (k_cache, v_cache, block_table, context_lens)
+    return paged_attention_split(q, *where, scale, partition_size, partitions, workspace)
+
+
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     rms_norm,
     rms_norm_,
@@ -159,6 +189,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     paged_attention_split,
     paged_attention_partials,
     merge_partitions,
+    fused_decode_attention,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

@@ -37,8 +37,8 @@ CUDASIM_UNSEEN inline std::string doing(const Access& a) {
 CUDASIM_UNSEEN inline void record(const Access& a, Space space, int object, int64_t offset) {
   Checker& c = checker();
   const int t = running_thread.index;
-  if (!c.trace.add({c.trace.launch(), uint16_t(t), int16_t(object), a.kind, space, c.block, c.sequence[t]++, a.site,
-                    uint32_t(a.bytes), offset}))
+  if (!c.trace.add({c.trace.launch(), uint16_t(t), int16_t(object), a.kind, space, c.own->block, c.own->sequence[t]++,
+                    a.site, uint32_t(a.bytes), offset}))
     report(t, a.site, "the trace is full; trace a smaller launch");
 }
 
@@ -52,47 +52,64 @@ CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void check_alignment(const Access& a, const
 }
 
 // ---- shared memory
+// A piece of a block's shared memory and whose it is.
+struct SharedPlace {
+  CheckedBlock& owner;
+  SharedSegment& segment;
+
+  CUDASIM_UNSEEN std::string of_block() const {
+    return &owner == checker().own ? "" : " of block " + text(owner.index);
+  }
+};
+
 [[noreturn]] CUDASIM_UNSEEN inline void report_race(const Access& a,
                                                     const SharedShadow::Race& race,
-                                                    const char* name,
+                                                    const std::string& name,
                                                     uintptr_t start) {
   Checker& c = checker();
   const int other = int(race.other.thread);
+  const CheckedBlock& other_block = *c.blocks[race.other.rank];
+  const bool near = &other_block == c.own;
   const char* does = race.kind == Kind::kRead ? " reads" : race.kind == Kind::kWrite ? " writes" : " updates";
-  const char* missing = other / 32 == running_thread.index / 32 ? "no __syncwarp and no barrier" : "no barrier";
+  const char* missing = !near                                     ? "no barrier of the cluster"
+                        : other / 32 == running_thread.index / 32 ? "no __syncwarp and no barrier"
+                                                                  : "no barrier";
   report(a,
          "at byte " + std::to_string(a.address - start) + " of __shared__ " + name + ": a race with " +
-             text_of_threads({other}, blockDim) + ", which" + does + " byte " +
-             std::to_string(a.address - start + race.byte) + " at " + c.sites.text(race.other.site, c.image) + "; " +
-             missing + " lies between the two",
+             text_of_threads({other}, blockDim) + (near ? "" : " of block " + text(other_block.index)) + ", which" +
+             does + " byte " + std::to_string(a.address - start + race.byte) + " at " +
+             c.sites.text(race.other.site, c.image) + "; " + missing + " lies between the two",
          true);
 }
 
-CUDASIM_UNSEEN inline void examine_shared(const Access& a, SharedSegment& segment, const char* name, uintptr_t start) {
-  Checker& c = checker();
+CUDASIM_UNSEEN inline void examine_shared(const Access& a, const SharedPlace& at, const char* name, uintptr_t start) {
+  CheckedBlock& own = *checker().own;
   const int t = running_thread.index;
   check_alignment(a, name, start);
-  const auto verdict = c.shadow.note(segment.cells + (a.address - segment.low), a.bytes, a.kind, uint32_t(t), a.site);
-  if (verdict.race.found) report_race(a, verdict.race, name, start);
-  if (!verdict.unwritten || c.unwritten.found) return;
+  const auto verdict = own.shadow.note(at.segment.cells + (a.address - at.segment.low), a.bytes, a.kind, uint32_t(t),
+                                       a.site, at.owner.rank);
+  if (verdict.race.found) report_race(a, verdict.race, name + at.of_block(), start);
+  if (!verdict.unwritten || own.unwritten.found) return;
   // Of a structure that is copied whole, padding was never written. CUDA's own vectors have none.
   if (a.form != Form::kVector && verdict.unwritten < a.bytes) return;
-  c.unwritten = {
-      true, t, a.site,
-      doing(a) + " at byte " + std::to_string(a.address - start + verdict.first_unwritten) + " of __shared__ " + name};
+  own.unwritten = {true, &at.owner != &own, t, a.site,
+                   doing(a) + " at byte " + std::to_string(a.address - start + verdict.first_unwritten) +
+                       " of __shared__ " + name + at.of_block()};
 }
 
-CUDASIM_UNSEEN inline void examine_dynamic(const Access& a) {
+CUDASIM_UNSEEN inline void examine_dynamic(const Access& a, CheckedBlock& owner) {
   Checker& c = checker();
-  SharedSegment& s = c.dynamic;
-  if (a.address < s.low || a.address + a.bytes > s.high) report_beside(a, s.low, s.high, "the dynamic shared memory");
-  examine_shared(a, s, "(dynamic)", s.low);
+  const SharedSegment& s = owner.dynamic;
+  const SharedPlace at{owner, owner.dynamic};
+  if (a.address < s.low || a.address + a.bytes > s.high)
+    report_beside(a, s.low, s.high, "the dynamic shared memory" + at.of_block());
+  examine_shared(a, at, "(dynamic)", s.low);
   if (!c.trace.on) return;
   if (c.dynamic_object < 0) c.dynamic_object = c.trace.add_object("dynamic", Space::kShared, s.high - s.low, 0, "");
   record(a, Space::kShared, c.dynamic_object, int64_t(a.address - s.low));
 }
 
-[[noreturn]] CUDASIM_UNSEEN inline void report_beside_variable(const Access& a) {
+[[noreturn]] CUDASIM_UNSEEN inline void report_beside_variable(const Access& a, const std::string& of_block) {
   const Variable* nearest = nullptr;
   uintptr_t distance = UINTPTR_MAX;
   for (const Variable& v : checker().variables) {
@@ -101,11 +118,13 @@ CUDASIM_UNSEEN inline void examine_dynamic(const Access& a) {
   }
   if (!nearest) report(a, "of the simulator's own data");
   const bool shared = nearest->owner == Variable::kShared;
-  report_beside(a, nearest->low, nearest->high, shared ? "__shared__ " + nearest->name : readable(nearest->symbol));
+  report_beside(a, nearest->low, nearest->high,
+                shared ? "__shared__ " + nearest->name + of_block : readable(nearest->symbol));
 }
 
-// The library's own data: shared variables, and what else the kernel's file defines.
-CUDASIM_UNSEEN inline void examine_variable(const Access& a) {
+// The library's own data: shared variables, and what else the kernel's file defines. Of another block of the cluster,
+// with the address that the variable has for its own block.
+CUDASIM_UNSEEN inline void examine_variable(const Access& a, CheckedBlock& owner) {
   Checker& c = checker();
   if (c.variables.empty()) return;
   const Variable* v = c.variables.data();
@@ -113,13 +132,46 @@ CUDASIM_UNSEEN inline void examine_variable(const Access& a) {
   while (above - below > 1) (v[(below + above) / 2].low <= a.address ? below : above) = (below + above) / 2;
   const Variable& found = v[below];
   const bool inside = a.address >= found.low && a.address + a.bytes <= found.high;
-  if (inside && (found.owner == Variable::kKernel || found.owner == Variable::kGuard)) return;
-  if (!inside || found.owner != Variable::kShared) report_beside_variable(a);
-  examine_shared(a, c.statics, found.name.c_str(), found.low);
+  const SharedPlace at{owner, owner.statics};
+  if (inside && (found.owner == Variable::kKernel || found.owner == Variable::kGuard) && &owner == c.own) return;
+  if (!inside || found.owner != Variable::kShared) report_beside_variable(a, at.of_block());
+  examine_shared(a, at, found.name.c_str(), found.low);
   if (!c.trace.on) return;
   int& object = c.variable_objects[below];
   if (object < 0) object = c.trace.add_object(found.name, Space::kShared, found.high - found.low, 0, found.function);
   record(a, Space::kShared, object, int64_t(a.address - found.low));
+}
+
+// ---- shared memory of another block of the cluster
+CUDASIM_UNSEEN inline void note_visit(const Access& a, CheckedBlock& owner) {
+  const CheckedBlock& own = *checker().own;
+  const std::string whose = " of the shared memory of block " + text(owner.index);
+  if (owner.returned)
+    report(a, whose.substr(1) + ", which has ended: a barrier of the cluster must come after the last access");
+  const uint32_t phase = own.shadow.arrived(running_thread.index);
+  if (owner.visit.found && owner.visit.phase > phase) return;
+  owner.visit = {true, phase, a.site, running_thread.index, own.index, doing(a)};
+}
+
+CUDASIM_UNSEEN inline bool examine_other_block(const Access& a) {
+  Checker& c = checker();
+  const size_t gap = kDynamicGapBytes;
+  for (int rank = 0; rank < c.cluster_blocks; ++rank) {
+    CheckedBlock& owner = *c.blocks[size_t(rank)];
+    const bool dynamic = a.address + gap >= owner.dynamic.low && a.address < owner.dynamic.high + gap;
+    const uintptr_t bytes = c.statics.high - c.statics.low;
+    if (!dynamic && (!owner.copy || a.address + gap < owner.copy || a.address >= owner.copy + bytes + gap)) continue;
+    if (&owner == c.own)
+      report(a,
+             "of its own block's shared memory by an address that another block made with shared_of, which the "
+             "simulator does not know");
+    note_visit(a, owner);
+    if (dynamic) return examine_dynamic(a, owner), true;
+    Access moved = a;
+    moved.address += c.statics.low - owner.copy;
+    return examine_variable(moved, owner), true;
+  }
+  return false;
 }
 
 // ---- global memory
@@ -148,7 +200,7 @@ CUDASIM_UNSEEN inline bool is_constant_or_unknown(const Access& a) {
   if (a.address >= c.image.low && a.address < c.image.high) return true;
   if (a.address < 65536) report(a, "at address " + std::to_string(a.address) + ": a null pointer");
   for (int t = 0; t < c.threads; ++t) {
-    if (c.stacks[t] && a.address - c.stacks[t] < c.stack_bytes)
+    if (c.own->stacks[t] && a.address - c.own->stacks[t] < c.stack_bytes)
       report(a, "of a local variable of " + text_of_threads({t}, blockDim) + "; local memory is a thread's own");
   }
   // Where we do not know our own data (not on Linux), only what lies close to an operand is surely wrong.
@@ -170,16 +222,17 @@ CUDASIM_UNSEEN inline void examine_global(const Access& a) {
 CUDASIM_UNSEEN __attribute__((noinline)) inline void examine(
     uintptr_t address, size_t bytes, Kind kind, Form form, uintptr_t pc, uintptr_t frame) {
   Checker& c = *checker_or_null;
-  if (c.thread_locals.has(address) || c.block_object.has(address) || c.grid.has(address) || c.arguments.has(address))
+  if (c.thread_locals.has(address) || c.own->object.has(address) || c.grid.has(address) || c.arguments.has(address))
     return;
   const OwnCode own;
   running_thread.calls->settle(frame);
   const Access a{address, bytes, kind, form, c.sites.number(pc, *running_thread.calls)};
-  if (address + kDynamicGapBytes >= c.dynamic.low && address < c.dynamic.high + kDynamicGapBytes) {
-    examine_dynamic(a);
+  CheckedBlock& block = *c.own;
+  if (address + kDynamicGapBytes >= block.dynamic.low && address < block.dynamic.high + kDynamicGapBytes) {
+    examine_dynamic(a, block);
   } else if (address >= c.image.data_low && address < c.image.data_high) {
-    examine_variable(a);
-  } else {
+    examine_variable(a, block);
+  } else if (c.cluster_blocks == 1 || !examine_other_block(a)) {
     examine_global(a);
   }
   current->maybe_preempt();

@@ -1,4 +1,4 @@
-// A running block: its fibers, and who of them goes on next.
+// A running block, of a cluster of them (cudasim/cluster.h): its fibers, and who of them goes on next.
 //
 // Threads of a block change places only where one waits, draws lots (CUDASIM_SEED) or is preempted. The last lane to
 // arrive at a warp function computes it for all of them; the last thread to arrive at a barrier opens it.
@@ -9,22 +9,35 @@
 #include "cudasim/checker.h"
 #include "cudasim/fiber.h"
 #include "cudasim/grid.h"
-#include "cudasim/library.h"
+#include "cudasim/shared_memory.h"
 #include "cudasim/warp_state.h"
 
 namespace cudasim {
 
 class Block;
+class Cluster;
 inline thread_local Block* current = nullptr;  // the block that this OS thread runs
 
 class Block {
  public:
-  explicit Block(Grid& of);
+  Block(Grid& of, Cluster& in, int rank);
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  void run(long id);  // one block of the grid, from its start to its end
+  // What its cluster calls: one block of the grid from its start to its end, as often as there are more.
+  void begin(long id);
+  void start_threads();
+  void resume();  // until none of its threads can go on, or it gives way to other blocks
+  void end(bool reports_deadlock);
+  bool can_go_on() const { return head_ != tail_; }
+  bool ended() const { return living_ == 0; }
+  bool stopped() const { return stopped_; }
+  uint3 index() const { return index_; }
+  SharedMemory& memory() { return memory_; }
+  const SharedMemory& memory() const { return memory_; }
+  void wake_from_cluster_barrier();
+  std::string where_everyone_is() const;
 
   // What kernels call.
   struct Verdict {  // on the predicates that threads bring to a barrier
@@ -34,9 +47,12 @@ class Block {
   Verdict barrier(Place at, int predicate = 1, bool of_grid = false);
   void warp_function(Place at, unsigned mask, Combine combine, void* argument);
   void yield(Place at);
+  void cluster_arrive(Place at);
+  void cluster_wait(Place at);
+  void* shared_of(Place at, const volatile void* mine, unsigned other);
   [[noreturn]] void stop(std::string sentence);  // ends the launch with a report
 
-  void* shared() const { return shared_; }
+  void* shared() const { return shared_; }                // dynamic
   int thread() const { return int(running_ - fibers_); }  // linear index of the running thread
   int lane() const { return thread() & 31; }
   bool in_kernel() const { return !inside_ && running_ != &pool_->main; }  // not in the simulator's own code
@@ -49,7 +65,9 @@ class Block {
   [[noreturn]] void stop_at_fault(int signal, const siginfo_t& info, uintptr_t program_counter);
 
   Grid& grid;
+  Cluster& cluster;
   const int threads;
+  const int rank, cluster_blocks;  // in its cluster; of that
 
  private:
   // Marks the simulator's own code on behalf of the running thread.
@@ -74,6 +92,7 @@ class Block {
   void start_fiber(int i);
   void wake(int thread) { ready_[tail_++ & ring_mask_] = thread; }
   Fiber* next();
+  Fiber* next_elsewhere() { return cluster_blocks > 1 ? &pool_->main : next(); }  // other blocks first
   void came_last();
   void open_barrier();
   void meet_other_blocks(char* order);
@@ -84,7 +103,7 @@ class Block {
   void look_at_clock(uintptr_t program_counter);
   void stop_if_hopeless(uintptr_t program_counter);
   std::string where_is(int thread) const;
-  std::string where_everyone_is() const;
+  [[noreturn]] void stop_at_rank(const Place& at, unsigned other);
   void report();
 
   FiberPool* pool_;
@@ -101,48 +120,48 @@ class Block {
   Verdict verdict_[2];
   char order_[2] = {};  // addresses by which ThreadSanitizer orders barriers
   Random random_;
-  static constexpr size_t kSharedMargin = CUDASIM_CHECKED ? 1024 : 0;
-  void *shared_memory_ = nullptr, *shared_ = nullptr;
+  uint3 index_{};
+  SharedMemory memory_;
+  void* const shared_;  // which a kernel may read, for it is a part of the block
   bool stopped_ = false;
   std::string error_;
   uintptr_t error_at_ = 0;       // the code address of the error, where no Place tells it
-  volatile long ticks_ = 0;      // of the watchdog, since the block began
   volatile bool asked_ = false;  // checked builds: a tick waits to be looked at
   unsigned head_at_tick_ = 0;
 };
 
-inline Block::Block(Grid& of)
+inline Block::Block(Grid& of, Cluster& in, int number)
     : grid(of),
+      cluster(in),
       threads(int(of.threads)),
+      rank(number),
+      cluster_blocks(of.cluster),
       pool_(FiberPool::take(threads)),
       fibers_(pool_->fibers.data()),
       running_(&pool_->main),
       random_order_(of.seed != 0),
-      warps_(size_t(threads + 31) / 32) {
-  // 16 bytes is what CUDA promises. The exact size lets AddressSanitizer see an overrun, the margin lets the checker.
-  const size_t bytes = grid.shared_bytes + !grid.shared_bytes + 2 * kSharedMargin;
-  if (posix_memalign(&shared_memory_, kSharedMargin ? 128 : 16, bytes)) throw std::bad_alloc();
-  shared_ = static_cast<char*>(shared_memory_) + kSharedMargin;
+      warps_(size_t(threads + 31) / 32),
+      memory_(of.shared_bytes, of.cluster > 1),
+      shared_(memory_.dynamic()) {
   while (ring_mask_ < unsigned(threads) + 1) ring_mask_ *= 2;
   ready_.resize(ring_mask_--);
   for (int i = 0; i < threads; ++i) fibers_[i].thread = coordinates(unsigned(i), grid.block);
 #if CUDASIM_TSAN
   pool_->main.tool = __tsan_get_current_fiber();
 #endif
-  current = this, blockDim = grid.block, gridDim = grid.grid;
+  blockDim = grid.block, gridDim = grid.grid;
 #if CUDASIM_ASAN
   __asan_set_error_report_callback([](const char*) { say_where(); });
 #endif
 }
 
 inline Block::~Block() {
-  std::free(shared_memory_);
   FiberPool::give_back(pool_);
-  current = nullptr;
 }
 
 inline Fiber* Block::next() {
   if (head_ == tail_) return &pool_->main;
+  if (random_order_ && cluster_blocks > 1 && random_.below(8) == 0) return &pool_->main;  // to another block
   if (random_order_) std::swap(ready_[head_ & ring_mask_], ready_[(head_ + random_.below(tail_ - head_)) & ring_mask_]);
   return fibers_ + ready_[head_++ & ring_mask_];
 }
@@ -181,7 +200,7 @@ void Block::entry() {  // the first function on each fiber's stack
 
 inline void Block::start_fiber(int i) {
   Fiber& f = fibers_[i];
-  f.at = {};
+  f.at = {}, f.cluster_arrived = false;
 #if CUDASIM_TSAN
   __tsan_set_fiber_name(f.tool, (text_of_threads({i}, grid.block) + " of block " + text(blockIdx)).c_str());
 #endif
@@ -200,49 +219,43 @@ inline void Block::start_fiber(int i) {
   wake(i);
 }
 
-inline void Block::run(long id) {
-  blockIdx = coordinates(uint64_t(id), grid.grid);
+inline void Block::begin(long id) {
+  index_ = coordinates(uint64_t(id), grid.grid);
   random_ = Random(uint64_t(grid.seed) * 1000003 + uint64_t(id));
-  std::memset(shared_, 0xff, grid.shared_bytes);                    // NaNs: shared memory starts undefined
-  if (!CUDASIM_CHECKED) StaticSharedMemory::of_library().poison();  // the checker does it
+  memory_.open();
+  std::memset(shared_, 0xff, grid.shared_bytes);  // NaNs: shared memory starts undefined
   living_ = threads, arrived_ = 0, head_ = tail_ = 0, verdict_[0] = verdict_[1] = {}, pool_->main.stack = nullptr;
-  ticks_ = 0;
   asked_ = false;
   for (int w = 0; w < int(warps_.size()); ++w) {
     const int lanes = threads - w * 32;
     warps_[w].start(lanes < 32 ? (1u << lanes) - 1 : ~0u);
   }
-  checker_block_begins(blockIdx, shared_, grid.shared_bytes, threads);
+}
+
+inline void Block::start_threads() {
+  if (!CUDASIM_CHECKED) StaticSharedMemory::of_library().poison();  // the checker does it
+  checker_block_begins(index_, shared_, grid.shared_bytes, cluster_blocks > 1 ? memory_.statics() : nullptr, threads);
   for (int i = 0; i < threads; ++i) start_fiber(i);
   order_release(&grid);
+}
+
+inline void Block::resume() {
   switch_to(next());
+}
+
+inline void Block::end(bool reports_deadlock) {
   if (living_) abandon_fibers();
   order_acquire(&pool_->main.arrives);
   ignore_accesses();
   inside_ = true;
-  if (!stopped_ && living_) error_ = "deadlock: no thread of the block can go on";
+  if (reports_deadlock && !stopped_ && living_) error_ = "deadlock: no thread of the block can go on";
   if (!error_.empty()) report();
   checker_block_ends();
   heed_accesses();
 }
 
-void Block::exit() {
-  enter();
-  Warp& warp = warps_[thread() / 32];
-  --living_, warp.alive &= ~(1u << lane());
-  order_release(&pool_->main.arrives);
-  // Neither barriers nor masks wait for threads that have returned.
-  if (living_ && arrived_ == living_) open_barrier();
-  for (size_t i = warp.open; i-- > 0;) {
-    if (warp.complete(warp.gatherings[i])) finish(thread() / 32, warp.gatherings[i]);
-  }
-  Fiber* to = next();
-  heed_accesses();
-  switch_to(to, true);
-  std::abort();  // never reached: nobody wakes a thread that has returned
-}
-
 }  // namespace cudasim
 
+#include "cudasim/cluster.h"
 #include "cudasim/stopping.h"
 #include "cudasim/waiting.h"

@@ -34,49 +34,92 @@ CUDASIM_UNSEEN inline void checker_launch_ends() {
   c.one_launch.unlock();
 }
 
-CUDASIM_UNSEEN inline void checker_block_begins(uint3 index, void* dynamic_shared, size_t bytes, int threads) {
+CUDASIM_UNSEEN inline void checker_cluster_begins(int blocks) {
   Checker& c = checker();
+  c.cluster_blocks = blocks;
+  while (int(c.blocks.size()) < blocks) {
+    auto* block = new CheckedBlock;
+    block->rank = uint32_t(c.blocks.size());
+    block->statics.cover(c.statics.low, c.statics.high);
+    c.blocks.push_back(block);
+  }
+  for (int rank = 0; rank < blocks; ++rank) c.blocks[size_t(rank)]->copy = 0;
+  SharedShadow::cluster_begins();
+}
+
+CUDASIM_UNSEEN inline void checker_block_runs(int rank) {
+  checker().own = checker().blocks[size_t(rank)];
+}
+
+CUDASIM_UNSEEN inline void checker_block_begins(
+    uint3 index, void* dynamic_shared, size_t bytes, void* copy, int threads) {
+  Checker& c = checker();
+  CheckedBlock& own = *c.own;
   const auto low = reinterpret_cast<uintptr_t>(dynamic_shared);
-  c.dynamic.cover(low, low + bytes);
-  c.block_object = range_of(current, sizeof *current), c.grid = range_of(&current->grid, sizeof current->grid);
-  c.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
+  own.dynamic.cover(low, low + bytes);
+  own.copy = reinterpret_cast<uintptr_t>(copy);
+  own.object = range_of(current, sizeof *current), c.grid = range_of(&current->grid, sizeof current->grid);
+  own.index = index;
+  own.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
   c.threads = threads;
-  c.shadow.block_begins();
-  c.unwritten = {};
+  own.shadow.block_begins(own.rank, c.cluster_blocks == 1);
+  own.unwritten = {}, own.visit = {}, own.returned = false;
   for (const Variable& v : c.variables) {  // to NaNs, as a GPU leaves it undefined
     if (v.owner == Variable::kShared) fill_bytes(reinterpret_cast<char*>(v.low), 0xff, v.high - v.low);
   }
-  for (int t = 0; t < threads; ++t) c.calls[t].depth = 0, c.sequence[t] = 0, c.stacks[t] = 0;
+  for (int t = 0; t < threads; ++t) own.calls[t].depth = 0, own.sequence[t] = 0, own.stacks[t] = 0;
+}
+
+// Its memory is gone: nobody may have touched it since the last barrier of the cluster that it knows of.
+CUDASIM_UNSEEN inline void checker_block_returned() {
+  CheckedBlock& own = *checker().own;
+  own.returned = true;
+  const Visit& v = own.visit;
+  if (!v.found || SharedShadow::precedes(v.phase, own.shadow.most_waited())) return;
+  report_of_other(v.block, v.thread, v.site,
+                  v.what + " of the shared memory of block " + text(own.index) +
+                      ", which may have ended by then: no barrier of the cluster lies between the access and its end");
 }
 
 // An unwritten read that no race explains is reported now.
 CUDASIM_UNSEEN inline std::string unwritten_sentence(const UnwrittenRead& read) {
-  return read.what + ", which no thread of the block has written";
+  return read.what + ", which no thread of the " + (checker().cluster_blocks > 1 ? "cluster" : "block") +
+         " has written";
 }
 
 CUDASIM_UNSEEN inline void checker_block_ends() {
   Checker& c = checker();
   running_thread = {};
-  const UnwrittenRead read = c.unwritten;
+  const UnwrittenRead read = c.own->unwritten;
   if (!read.found) return;
   current->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({read.thread}, blockDim) + ": " +
                      c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
 }
 
 CUDASIM_UNSEEN inline void checker_barrier_opened() {
+  CheckedBlock& own = *checker().own;
+  const UnwrittenRead& read = own.unwritten;
+  if (read.found && !read.far) report(read.thread, read.site, unwritten_sentence(read), true);
+  own.shadow.barrier_opened();
+}
+
+CUDASIM_UNSEEN inline void checker_cluster_barrier_opened() {
   Checker& c = checker();
-  if (c.unwritten.found) report(c.unwritten.thread, c.unwritten.site, unwritten_sentence(c.unwritten), true);
-  c.shadow.barrier_opened();
+  for (int rank = 0; rank < c.cluster_blocks; ++rank) {
+    const CheckedBlock& block = *c.blocks[size_t(rank)];
+    const UnwrittenRead& read = block.unwritten;
+    if (read.found && !block.returned) report_of_other(block.index, read.thread, read.site, unwritten_sentence(read));
+  }
 }
 
 CUDASIM_UNSEEN inline void checker_warp_synced(int warp, unsigned mask) {
-  checker().shadow.warp_synced(warp, mask);
+  checker().own->shadow.warp_synced(warp, mask);
 }
 
 CUDASIM_UNSEEN inline void record_meeting(Kind kind, const char* name, unsigned mask, const char* file, int line) {
   Checker& c = checker();
   if (!c.trace.on) return;
-  const uint32_t site = c.sites.number(0, c.calls[running_thread.index], file, line);
+  const uint32_t site = c.sites.number(0, c.own->calls[running_thread.index], file, line);
   record({0, mask, kind, Form::kPieces, site}, Space::kNone, c.trace.name(name), 0);
 }
 CUDASIM_UNSEEN inline void checker_warp_function(const char* name, int, unsigned mask, const char* file, int line) {
@@ -84,6 +127,15 @@ CUDASIM_UNSEEN inline void checker_warp_function(const char* name, int, unsigned
 }
 CUDASIM_UNSEEN inline void checker_barrier(const char* name, const char* file, int line) {
   record_meeting(Kind::kBarrier, name, 0, file, line);
+}
+
+CUDASIM_UNSEEN inline void checker_cluster_arrive(const char* name, const char* file, int line) {
+  record_meeting(Kind::kBarrier, name, 0, file, line);
+  checker().own->shadow.cluster_arrive(running_thread.index);
+}
+CUDASIM_UNSEEN inline void checker_cluster_wait(const char* name, const char* file, int line) {
+  record_meeting(Kind::kBarrier, name, 0, file, line);
+  checker().own->shadow.cluster_wait(running_thread.index);
 }
 
 CUDASIM_UNSEEN inline void checker_atomic(const void* p, size_t bytes, const void* return_address) {
@@ -97,8 +149,8 @@ CUDASIM_UNSEEN inline void checker_thread_runs(int thread, const char* stack, si
   running_thread.stack = reinterpret_cast<uintptr_t>(stack);
   running_thread.stack_bytes = 0;  // until the simulator is left
   if (thread < 0) return;
-  running_thread.calls = &c.calls[thread];
-  c.stacks[thread] = running_thread.stack, c.stack_bytes = bytes;
+  running_thread.calls = &c.own->calls[thread];
+  c.own->stacks[thread] = running_thread.stack, c.stack_bytes = bytes;
 }
 CUDASIM_UNSEEN inline void checker_enters_simulator() {
   running_thread.stack_bytes = 0;

@@ -34,6 +34,7 @@ struct SharedSegment {
 // A read of shared memory that nobody has written: reported once it is sure that no race explains it.
 struct UnwrittenRead {
   bool found = false;
+  bool far = false;  // of another block's: it may still write
   int thread = 0;
   uint32_t site = 0;
   std::string what;  // "reads 4 bytes of __shared__ partial at byte 12"
@@ -48,24 +49,46 @@ CUDASIM_UNSEEN inline AddressRange range_of(const void* object, size_t bytes) {
   return {low, low + bytes};
 }
 
-struct Checker {
-  std::mutex one_launch;
-  Image image;
-  std::vector<Variable> variables;  // sorted by address
-  AddressRange thread_locals;       // of this library, for the OS thread that runs kernels: threadIdx and its like
-  AddressRange arguments, grid, block_object;  // the simulator's own: kernels read them through inlined functions
+// An access of a block's shared memory by another one: the last that a barrier of the cluster orders.
+struct Visit {
+  bool found = false;
+  uint32_t phase = 0, site = 0;
+  int thread = 0;
+  uint3 block{};
+  std::string what;  // "reads 4 bytes"
+};
 
-  Operands* operands = nullptr;  // of the thread that launches
-  SiteTable sites;
+// What is known of a block of the cluster that runs.
+struct CheckedBlock {
   SharedShadow shadow;
   SharedSegment dynamic, statics;
   CallStack calls[SharedShadow::kThreads];
   uint32_t sequence[SharedShadow::kThreads] = {};
   uintptr_t stacks[SharedShadow::kThreads] = {};  // the lowest byte of each thread's stack, 0: it has not run yet
-  size_t stack_bytes = 0;
-  int threads = 0;
-  uint32_t block = 0;  // linear index
+  AddressRange object;                            // the simulator's own: kernels read it through inlined functions
+  uintptr_t copy = 0;                             // where other blocks find its static variables, 0: there are none
+  uint3 index{};
+  uint32_t rank = 0, block = 0;  // in the cluster; linear index in the grid
+  bool returned = false;
   UnwrittenRead unwritten;
+  Visit visit;
+};
+
+struct Checker {
+  std::mutex one_launch;
+  Image image;
+  std::vector<Variable> variables;  // sorted by address
+  AddressRange thread_locals;       // of this library, for the OS thread that runs kernels: threadIdx and its like
+  AddressRange arguments, grid;     // the simulator's own: kernels read them through inlined functions
+
+  Operands* operands = nullptr;  // of the thread that launches
+  SiteTable sites;
+  std::vector<CheckedBlock*> blocks;  // of the cluster; more are kept for larger ones
+  CheckedBlock* own = nullptr;        // the one that runs
+  AddressRange statics;               // from the first static shared variable to the end of the last
+  int cluster_blocks = 1;
+  size_t stack_bytes = 0;
+  int threads = 0;  // of a block
 
   TraceRecorder trace;
   std::vector<int> variable_objects;  // numbers of the variables in the trace, -1: none yet
@@ -96,7 +119,7 @@ CUDASIM_UNSEEN inline Checker* new_checker() {
   for (const Variable& v : c->variables) {
     if (v.owner == Variable::kShared) low = std::min(low, v.low), high = std::max(high, v.high);
   }
-  if (low < high) c->statics.cover(low, high);
+  if (low < high) c->statics = {low, high};
   return c;
 }
 
@@ -164,15 +187,28 @@ CUDASIM_UNSEEN inline std::string beside(
   Checker& c = checker();
   running_thread.stack_bytes = 0;
   std::string sentence = c.sites.text(site, c.image) + ": " + what;
-  if (c.unwritten.found && !explained) {  // what was read then may be the reason of what is wrong now
-    sentence += "\n  Before that, " + text_of_threads({c.unwritten.thread}, blockDim) + " at " +
-                c.sites.text(c.unwritten.site, c.image) + " " + c.unwritten.what + ", which nobody had written";
+  const UnwrittenRead& unwritten = c.own->unwritten;
+  if (unwritten.found && !explained) {  // what was read then may be the reason of what is wrong now
+    sentence += "\n  Before that, " + text_of_threads({unwritten.thread}, blockDim) + " at " +
+                c.sites.text(unwritten.site, c.image) + " " + unwritten.what + ", which nobody had written";
   }
   if (thread != running_thread.index) {
     current->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({thread}, blockDim) + ": " +
                        sentence);
   }
   current->stop(sentence);
+}
+
+// The same of a thread of another block of the cluster.
+[[noreturn]] CUDASIM_UNSEEN inline void report_of_other(uint3 block,
+                                                        int thread,
+                                                        uint32_t site,
+                                                        const std::string& what) {
+  Checker& c = checker();
+  running_thread.stack_bytes = 0;
+  current->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +
+                     c.sites.text(site, c.image) + ": " + what);
+  current->stop("");
 }
 
 }  // namespace cudasim

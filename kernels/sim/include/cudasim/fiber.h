@@ -58,8 +58,10 @@ struct Fiber {  // first what a switch touches: one cache line
   Place at;  // of the last barrier or warp function that it called
   uint3 thread{};
   unsigned generation = 0;
-  void* order = nullptr;  // where ThreadSanitizer orders the __syncwarp that it waits in
-  char* stack = nullptr;  // the lowest byte; null for the OS thread's own stack
+  bool cluster_arrived = false;  // at a barrier of the cluster, and has not waited for it
+  unsigned cluster_phase = 0;    // at which
+  void* order = nullptr;         // where ThreadSanitizer orders the __syncwarp that it waits in
+  char* stack = nullptr;         // the lowest byte; null for the OS thread's own stack
   size_t stack_bytes = 0;
   void* tool = nullptr;              // what a sanitizer keeps of a fiber
   char arrives = 0, leaves[2] = {};  // addresses by which ThreadSanitizer orders __syncwarp

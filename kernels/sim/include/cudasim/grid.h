@@ -1,6 +1,7 @@
 // What the blocks of one launch share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -23,10 +24,14 @@ class Random {  // xorshift64
   uint64_t state_;
 };
 
+// ThreadSanitizer would take the static variables of a cluster's blocks, which have one address, for the same.
+constexpr int kMaxClusterBlocks = CUDASIM_TSAN ? 1 : 16;
+
 struct Launch {
   dim3 grid, block;
   size_t shared_bytes;  // of dynamic shared memory
   bool cooperative;
+  int cluster;          // blocks of one
   const void* kernel;   // its address
   void (*call)(void*);  // calls it for one thread
   void* arguments;
@@ -41,7 +46,8 @@ struct Grid : Launch {
   const long seed = environment("CUDASIM_SEED", 0);
   const long preempt = environment("CUDASIM_PREEMPT", 0);
   const long timeout = environment("CUDASIM_TIMEOUT", 30);  // seconds for a block; 0: no limit
-  std::vector<long> order{};                                // of the blocks; empty: in order
+  const long clusters = blocks / std::max(cluster, 1);
+  std::vector<long> order{};  // of the clusters; empty: in order
   std::atomic<long> next{0};
 
   std::atomic<bool> failed{false};

@@ -14,6 +14,7 @@ constexpr long kMaxThreadsPerBlock = 1024, kMaxBlockZ = 64, kMaxGridX = 21474836
 constexpr size_t kMaxSharedBytes = 227 * 1024;
 // ThreadSanitizer knows at most 8,128 threads, and each of ours is one.
 constexpr long kMaxCooperativeThreads = CUDASIM_TSAN ? 4096 : 65536, kMaxCooperativeBlocks = 512;
+constexpr long kMaxClusterThreads = 16384;  // of all clusters at a time, but for one: each needs a stack
 
 inline std::string count(long n, const char* what) {
   return std::to_string(n) + " " + what;
@@ -38,26 +39,36 @@ inline std::string why_invalid(const Grid& g) {
         "a cooperative launch of " + count(g.blocks, "blocks of ") + count(g.threads, "threads must run at once"),
         "the simulator runs at most " + count(kMaxCooperativeBlocks, "blocks and ") +
             count(kMaxCooperativeThreads, "threads at once; use a smaller grid"));
+  if (g.cluster < 1 || g.cluster > 16 || (g.cluster & (g.cluster - 1)))
+    return over("a cluster of " + count(g.cluster, "blocks is asked for"), "it has 1, 2, 4, 8 or 16");
+  if (g.cluster > kMaxClusterBlocks)
+    return over("a cluster of " + count(g.cluster, "blocks is asked for"),
+                "ThreadSanitizer builds run single blocks; the checked variant finds races in shared memory");
+  if (g.grid.x % unsigned(g.cluster))
+    return over("the grid " + text(g.grid) + " is asked for in clusters of " + count(g.cluster, "blocks"),
+                "its x must be a multiple of that");
+  if (g.cooperative && g.cluster > 1)
+    return "a launch is asked for that is both cooperative and in clusters; the simulator runs either";
   return "";
 }
 
-// Runs block `first`, and then, if `others`, whatever nobody has begun.
+// Runs cluster `first`, and then, if `others`, whatever nobody has begun.
 inline void run_blocks(Grid& grid, long first, bool others) {
   try {
     Watchdog::Worker worker(Watchdog::get());
-    Block block(grid);
-    const auto run = [&](long i) { worker.begins_block(), block.run(grid.order.empty() ? i : grid.order[i]); };
+    Cluster cluster(grid);
+    const auto run = [&](long i) { worker.begins_block(), cluster.run(grid.order.empty() ? i : grid.order[i]); };
     run(first);
     if (!others) return grid.leave();
-    for (long i; !grid.failed && (i = grid.next++) < grid.blocks;) run(i);
+    for (long i; !grid.failed && (i = grid.next++) < grid.clusters;) run(i);
   } catch (const std::exception& e) {
     grid.fail(e.what());
   }
 }
 
-inline void shuffle_blocks(Grid& grid) {
+inline void shuffle_clusters(Grid& grid) {
   Random random{uint64_t(grid.seed)};
-  for (long i = 0; i < grid.blocks; ++i) {
+  for (long i = 0; i < grid.clusters; ++i) {
     grid.order.push_back(i);
     std::swap(grid.order[i], grid.order[random.below(unsigned(i + 1))]);
   }
@@ -80,12 +91,12 @@ inline void run(Grid& grid) {
     for (long i = 1; i < grid.blocks; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i, false); });
     run_blocks(grid, 0, false);
   } else {
-    if (grid.seed) shuffle_blocks(grid);
+    if (grid.seed) shuffle_clusters(grid);
     const long cores = std::min(CUDASIM_TSAN ? 2l : 16l, long(std::thread::hardware_concurrency()));
     const long most = CUDASIM_ONE_OS_THREAD ? 1 : environment("CUDASIM_THREADS", cores);
-    // Each thread of the team has a block of its own to begin with, so that every run has blocks side by side, and
+    // Each thread of the team has a cluster of its own to begin with, so that every run has blocks side by side, and
     // ThreadSanitizer sees their races however late a thread starts.
-    const long size = std::min(most, grid.blocks);
+    const long size = std::min({most, grid.clusters, std::max(1l, kMaxClusterThreads / (grid.cluster * grid.threads))});
     grid.next = size;
     for (long i = 1; i < size; ++i) team.emplace_back([&grid, i] { run_blocks(grid, i, true); });
     run_blocks(grid, 0, true);
@@ -108,9 +119,10 @@ struct KernelCall {
 };
 
 template <class... P, class... A>
-void launch_kernel(bool cooperative, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
+void launch_kernel(
+    bool cooperative, int cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   KernelCall<P...> call{kernel, std::tuple<P...>(static_cast<P>(args)...)};
-  Grid g(Launch{grid, block, shared_bytes, cooperative, reinterpret_cast<const void*>(kernel),
+  Grid g(Launch{grid, block, shared_bytes, cooperative, cluster, reinterpret_cast<const void*>(kernel),
                 KernelCall<P...>::make_for_one_thread, &call, sizeof call});
   run(g);
 }

@@ -1,7 +1,9 @@
 // What the simulator must know of the library that it is a part of: where its code lies, and its shared variables.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,13 +42,39 @@ class StaticSharedMemory {
 
   // To NaNs, as a GPU leaves it undefined.
   CUDASIM_PLAIN void poison() const {
-    auto* base = reinterpret_cast<volatile char*>(kThreadLocal ? &landmark_ : nullptr);
-    for (const auto& [offset, bytes] : variables_) fill(base + offset, bytes);
+    for (const auto& [offset, bytes] : variables_) fill(base() + offset, bytes);
+  }
+
+  // Whether p points into a variable, or so many bytes beside one. In a cluster, its place in a block's copy.
+  bool has(const void* p, size_t margin) const {
+    for (const auto& [offset, bytes] : variables_) {
+      const auto low = std::ptrdiff_t(base()) + offset - std::ptrdiff_t(margin), at = std::ptrdiff_t(p);
+      if (at >= low && at <= low + std::ptrdiff_t(bytes + 2 * margin)) return true;
+    }
+    return false;
+  }
+  std::ptrdiff_t offset(const void* p) const { return static_cast<const char*>(p) - base() - low_; }
+  size_t bytes() const { return size_t(high_ - low_); }  // of a copy
+
+  CUDASIM_PLAIN void save(char* copy) const {
+    for (const auto& [offset, bytes] : variables_) move(copy + (offset - low_), base() + offset, bytes);
+  }
+  CUDASIM_PLAIN void restore(const char* copy) const {
+    for (const auto& [offset, bytes] : variables_) move(base() + offset, copy + (offset - low_), bytes);
   }
 
  private:
   static constexpr bool kThreadLocal = !CUDASIM_ONE_OS_THREAD;
   static inline thread_local char landmark_ = 0;
+  static char* base() { return kThreadLocal ? &landmark_ : nullptr; }
+
+  static CUDASIM_PLAIN __attribute__((no_sanitize("address"))) void move(char* to, const char* from, size_t bytes) {
+#if CUDASIM_ASAN || CUDASIM_TSAN || CUDASIM_CHECKED
+    for (size_t i = 0; i < bytes; ++i) static_cast<volatile char*>(to)[i] = static_cast<const volatile char*>(from)[i];
+#else
+    std::memcpy(to, from, bytes);
+#endif
+  }
 
   // With clang and AddressSanitizer a variable's symbol has the bytes of the guard behind it too.
   static CUDASIM_PLAIN __attribute__((no_sanitize("address"))) void fill(volatile char* p, size_t bytes) {
@@ -66,11 +94,17 @@ class StaticSharedMemory {
       if (std::strstr(name, CUDASIM_SHARED_TAG)) variables_.emplace_back(std::ptrdiff_t(value), bytes);
       if (kThreadLocal && std::strstr(name, "StaticSharedMemory9landmark_")) origin = std::ptrdiff_t(value);
     });
-    for (auto& variable : variables_) variable.first -= origin;
+    for (auto& [offset, bytes] : variables_) {
+      offset -= origin;
+      const std::ptrdiff_t end = offset + std::ptrdiff_t(bytes);
+      const bool first = low_ == high_;
+      low_ = first ? offset : std::min(low_, offset), high_ = first ? end : std::max(high_, end);
+    }
   }
 #endif
 
   std::vector<std::pair<std::ptrdiff_t, size_t>> variables_;
+  std::ptrdiff_t low_ = 0, high_ = 0;  // where the first one begins and the last one ends
 };
 
 }  // namespace cudasim

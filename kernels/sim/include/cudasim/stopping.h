@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "cudasim/block.h"
+#include "cudasim/cluster.h"
 
 namespace cudasim {
 
@@ -47,6 +47,9 @@ __attribute__((cold)) inline void Block::stop_at_fault(int signal, const siginfo
 #ifdef SI_KERNEL
     if (info.si_code == SI_KERNEL) what = "reads or writes an address that no pointer can have: was it ever set?";
 #endif
+    if (const Block* owner = cluster.ended_owner(address))
+      what = std::string(at) + ", the shared memory of block " + text(owner->index()) +
+             ", which has ended: a barrier of the cluster must come after the last access";
     if (address < stack && stack - address <= FiberPool::kGuardBytes)
       what = "needs more than its " + std::to_string(running_->stack_bytes >> 10) +
              " KB of stack: too large local arrays, "
@@ -61,7 +64,7 @@ __attribute__((cold)) inline void Block::stop_at_fault(int signal, const siginfo
 
 // Called ten milliseconds after the last tick, or more, in the same block.
 inline void Block::on_tick(uintptr_t program_counter) {
-  ticks_ = ticks_ + 1;
+  cluster.ticks = cluster.ticks + 1;
   if (!in_kernel()) return;
   asked_ = CUDASIM_CHECKED;  // the checker may be at work: it looks at the clock when it has done
   // In a function of a library we must not leave: it may hold a lock that another thread of the block wants.
@@ -73,17 +76,17 @@ inline void Block::look_at_clock(uintptr_t program_counter) {
   asked_ = false;
   stop_if_hopeless(program_counter);
   Inside inside(*this);
-  const bool alone = head_ == tail_, moved = head_ != head_at_tick_;
+  const bool alone = head_ == tail_ && !cluster.others_can_go_on(rank), moved = head_ != head_at_tick_;
   head_at_tick_ = head_;
   if (alone || moved) return;
   ++head_at_tick_;  // the next thread has its tick before it
   wake(thread());
-  switch_to(next());
+  switch_to(next_elsewhere());
 }
 
 inline void Block::stop_if_hopeless(uintptr_t program_counter) {
   if (grid.failed) stop("another block has failed");
-  if (grid.timeout && ticks_ > grid.timeout * kTicksPerSecond) {
+  if (grid.timeout && cluster.ticks > grid.timeout * kTicksPerSecond) {
     error_at_ = program_counter;
     stop("the block has not ended after " + std::to_string(grid.timeout) +
          " seconds (CUDASIM_TIMEOUT): does this thread wait for something that never comes?");
@@ -112,7 +115,7 @@ inline std::string Block::where_is(int i) const {
   const Warp& warp = warps_[i / 32];
   const unsigned bit = 1u << (i & 31);
   if (!(warp.alive & bit)) return "returned from the kernel";
-  if (warp.at_barrier & bit) return "waiting in " + text(at);
+  if ((warp.at_barrier | warp.at_cluster_barrier) & bit) return "waiting in " + text(at);
   for (size_t k = 0; k < warp.open; ++k) {
     const Gathering& g = warp.gatherings[k];
     if (!(g.arrived & bit)) continue;

@@ -1,7 +1,7 @@
 // Where the threads of a block wait for each other: barriers and warp functions.
 #pragma once
 
-#include "cudasim/block.h"
+#include "cudasim/cluster.h"
 
 namespace cudasim {
 
@@ -45,10 +45,29 @@ inline Block::Verdict Block::barrier(Place at, int predicate, bool of_grid) {
   return verdict_[mine];
 }
 
+// The running thread has come to its end.
+void Block::exit() {
+  enter();
+  if (living_ == 1 && cluster_blocks > 1) checker_block_returned();
+  Warp& warp = warps_[thread() / 32];
+  --living_, warp.alive &= ~(1u << lane());
+  order_release(&pool_->main.arrives);
+  // Neither barriers nor masks wait for threads that have returned.
+  if (living_ && arrived_ == living_) open_barrier();
+  for (size_t i = warp.open; i-- > 0;) {
+    if (warp.complete(warp.gatherings[i])) finish(thread() / 32, warp.gatherings[i]);
+  }
+  cluster.thread_returns(running_->cluster_arrived && running_->cluster_phase == cluster.phase());
+  Fiber* to = next();
+  heed_accesses();
+  switch_to(to, true);
+  std::abort();  // never reached: nobody wakes a thread that has returned
+}
+
 inline void Block::meet_other_blocks(char* order) {
   order_acquire(order);
   if (!grid.meet(running_->at)) stop("another block has failed");
-  ticks_ = 0;  // those that passed while this block waited are not its own
+  cluster.ticks = 0;  // those that passed while this block waited are not its own
   order_release(order);
 }
 
@@ -104,7 +123,7 @@ inline void Block::yield(Place at) {
   stop_if_hopeless(0);
   Inside inside(*this);
   wake(thread());
-  switch_to(next());
+  switch_to(next_elsewhere());
 }
 
 // The checker calls it at every access: at one in CUDASIM_PREEMPT calls another thread goes on.

@@ -26,10 +26,11 @@ struct Gathering {
 struct Warp {
   unsigned alive = 0;       // lanes that have not returned from the kernel
   unsigned at_barrier = 0;  // lanes that wait at the block's barrier
-  size_t open = 0;          // gatherings in use: more than one only where lanes have diverged
+  unsigned at_cluster_barrier = 0;
+  size_t open = 0;  // gatherings in use: more than one only where lanes have diverged
   std::vector<Gathering> gatherings;
 
-  void start(unsigned lanes) { alive = lanes, at_barrier = 0, open = 0; }
+  void start(unsigned lanes) { alive = lanes, at_barrier = at_cluster_barrier = 0, open = 0; }
 
   Gathering& join(const Place& at, unsigned mask, Combine combine) {
     for (size_t i = 0; i < open; ++i) {

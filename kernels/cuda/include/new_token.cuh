@@ -1,0 +1,126 @@
+// new_token.cuh: the heads of one new token that a KV head's block needs: Q of its group, K and V, normed and rotated
+// in registers, by every warp for itself.
+//
+// Lanes     Eight lanes take a head, so that a warp takes four heads at once: kPasses times for kGroup + 2 heads. As in
+//           qk_norm_rope_cache_write.cu lane l of a head owns the pairs (8 l + p, 64 + 8 l + p). The attention's lanes
+//           then fetch by shuffles what they need: no shared memory, no barrier.
+// Contract  The bits of qk_norm_rope_cache_write: the same operations in the same order, one rounding.
+#pragma once
+
+#include "cache_slot.cuh"
+#include "vector_load.cuh"
+#include "warp_reduce.cuh"
+
+template <class T, class Lanes>
+struct NewToken {
+  static constexpr int kHeads = Lanes::kGroup + 2, kKey = Lanes::kGroup, kValue = kKey + 1;
+  static constexpr int kLanes = 8, kPairs = kHalf / kLanes, kPerPass = kWarpSize / kLanes;
+  static constexpr int kPasses = (kHeads + kPerPass - 1) / kPerPass;
+
+  uint4 low[kPasses], high[kPasses];                // of this lane's head in each pass
+  uint4 low_weight[kPasses], high_weight[kPasses];  // of its norm
+  float4 cosine[2], sine[2];
+
+  static __device__ __forceinline__ int head_of(int pass, int lane) { return pass * kPerPass + lane / kLanes; }
+
+  // What does not depend on the kernels ahead: weights, and the row of cos_sin.
+  __device__ __forceinline__ void load_constants(const qwen::QkNormRopeCacheWrite& a,
+                                                 const TokenPlace& place,
+                                                 int lane) {
+    const int first = lane % kLanes * kPairs;
+    const int64_t position = place.known ? place.position : 0;
+    const auto* row = reinterpret_cast<const float4*>(a.cos_sin + position * a.cos_sin_stride + first);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) cosine[i] = row[i], sine[i] = row[kHalf / 4 + i];
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const auto* weight = static_cast<const T*>(head_of(pass, lane) < kKey ? a.q_weight : a.k_weight) + first;
+      low_weight[pass] = *reinterpret_cast<const uint4*>(weight);
+      high_weight[pass] = *reinterpret_cast<const uint4*>(weight + kHalf);
+    }
+  }
+
+  // The heads as they come; `group` of kGroup query heads exist, the others are 0.
+  __device__ __forceinline__ void load(
+      const qwen::QkNormRopeCacheWrite& a, int64_t token, int kv_head, int group, int lane) {
+    const T* row = static_cast<const T*>(a.qkv) + token * a.qkv_stride + lane % kLanes * kPairs;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int head = head_of(pass, lane);
+      const int at = head < kKey    ? kv_head * group + head
+                     : head == kKey ? a.num_heads + kv_head
+                                    : a.num_heads + a.num_kv_heads + kv_head;
+      low[pass] = high[pass] = make_uint4(0, 0, 0, 0);
+      if (head < group || (kKey <= head && head < kHeads)) {
+        low[pass] = *reinterpret_cast<const uint4*>(row + at * kHeadDim);
+        high[pass] = *reinterpret_cast<const uint4*>(row + at * kHeadDim + kHalf);
+      }
+    }
+  }
+
+  // --8<-- [start:turn]
+  __device__ __forceinline__ void norm_and_turn(float eps, bool known, int lane) {
+    const float* c = reinterpret_cast<const float*>(cosine);
+    const float* s = reinterpret_cast<const float*>(sine);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      float sums[kPairs];
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        const float u = element<T>(low[pass], p), v = element<T>(high[pass], p);
+        sums[p] = fmaf(u, u, v * v);
+      }
+#pragma unroll
+      for (int n = kPairs; n > 1; n /= 2) {
+#pragma unroll
+        for (int p = 0; p < n / 2; ++p) sums[p] = sums[2 * p] + sums[2 * p + 1];
+      }
+#pragma unroll
+      for (int distance = 1; distance < kLanes; distance *= 2) {
+        sums[0] += __shfl_xor_sync(kAllLanes, sums[0], distance);
+      }
+      if (head_of(pass, lane) >= kValue) continue;  // V is copied
+      const float scale = known ? 1.0f / sqrtf(sums[0] / kHeadDim + eps) : not_a_number();
+      Pack<T> low_out, high_out;
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        const float u = element<T>(low[pass], p) * scale * element<T>(low_weight[pass], p);
+        const float v = element<T>(high[pass], p) * scale * element<T>(high_weight[pass], p);
+        low_out.values[p] = from_float<T>(fmaf(u, c[p], -(v * s[p])));
+        high_out.values[p] = from_float<T>(fmaf(v, c[p], u * s[p]));
+      }
+      low[pass] = *reinterpret_cast<const uint4*>(&low_out);
+      high[pass] = *reinterpret_cast<const uint4*>(&high_out);
+    }
+  }
+  // --8<-- [end:turn]
+
+  // K and V into their slot, by the lanes that have them.
+  __device__ __forceinline__ void store(const qwen::QkNormRopeCacheWrite& a,
+                                        const TokenPlace& place,
+                                        int kv_head,
+                                        int lane) const {
+    if (!place.kept) return;
+    const int64_t at = (place.slot * a.num_kv_heads + kv_head) * kHeadDim + lane % kLanes * kPairs;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int head = head_of(pass, lane);
+      if (head != kKey && head != kValue) continue;
+      T* to = static_cast<T*>(head == kKey ? a.k_cache : a.v_cache) + at;
+      *reinterpret_cast<uint4*>(to) = low[pass];
+      *reinterpret_cast<uint4*>(to + kHalf) = high[pass];
+    }
+  }
+
+  // Pack p of a head, as the lanes of the attention hold it. All lanes of the warp call it.
+  __device__ __forceinline__ uint4 pack(int head, int p, int lane) const {
+    const int from = head % kPerPass * kLanes + lane % kLanes, pass = head / kPerPass;
+    if (Lanes::kPacks == 2) return shuffle(p == 0 ? low[pass] : high[pass], from);
+    const uint4 lower = shuffle(low[pass], from), upper = shuffle(high[pass], from);
+    return lane % Lanes::kPerToken < kLanes ? lower : upper;
+  }
+  static __device__ __forceinline__ uint4 shuffle(const uint4& mine, int from) {
+    return make_uint4(__shfl_sync(kAllLanes, mine.x, from), __shfl_sync(kAllLanes, mine.y, from),
+                      __shfl_sync(kAllLanes, mine.z, from), __shfl_sync(kAllLanes, mine.w, from));
+  }
+};
