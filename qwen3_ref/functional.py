@@ -146,6 +146,38 @@ def swiglu(gate: Tensor, up: Tensor, rounding: Rounding = "hf") -> Tensor:
 # --8<-- [end:swiglu]
 
 
+# --8<-- [start:fused_linear]
+def fused_linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    silu_mul: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A linear layer with what stands around it in a decoder layer, rounded once.
+
+    `x: [..., k]`, `weight: [n, k]`, `norm_weight: [k]` of an RMSNorm before it, `residual: [..., n]` → `[..., n]`, or
+    `[..., n/2]` with `silu_mul`, where `weight` holds gate's rows, then up's. In `out_dtype`, by default the weight's.
+    """
+    out_dtype = out_dtype or weight.dtype
+    wide = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
+    x, weight = x.to(wide), weight.to(wide)
+    if norm_weight is not None:
+        x = rms_norm(x, norm_weight.to(wide), eps, "fused")
+    out = linear(x, weight)
+    if silu_mul:
+        out = swiglu(*out.chunk(2, dim=-1), "fused")
+    if residual is not None:
+        out = out + residual.to(wide)
+    return out.to(out_dtype)
+
+
+# --8<-- [end:fused_linear]
+
+
 # --8<-- [start:gqa]
 # --8<-- [start:repeat_kv]
 def repeat_kv(x: Tensor, group_size: int) -> Tensor:

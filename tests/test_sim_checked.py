@@ -61,7 +61,28 @@ GLOBAL = {
     "half_past_end": "thread 15: {line}: reads 8 bytes just past the end of in (128 bytes)",
     "local_of_another": "{line}: reads 4 bytes of a local variable of thread 5; local memory is a thread's own",
 }
-SENTENCES = BOUNDS | UNWRITTEN | RACES | GLOBAL
+NO_CLUSTER_BARRIER = "no barrier of the cluster lies between the two"
+CLUSTER_RACES = {
+    "far_read_without_wait": "{line of far_read_without_wait other}: writes 4 bytes at byte 0 of __shared__ tile: a "
+    f"race with thread 0 of block (0,0,0), which reads byte 0 at {{line}}; {NO_CLUSTER_BARRIER}",
+    "far_read_without_barrier": f"of block (0,0,0), which reads byte 0 at {{line}}; {NO_CLUSTER_BARRIER}",
+    "far_reader_is_overtaken": "0: {line of far_reader_is_overtaken other}: reads 4 bytes at byte 0 of __shared__ tile "
+    f"of block (1,0,0): a race with thread 0 of block (1,0,0), which writes byte 0 at {{line}}; {NO_CLUSTER_BARRIER}",
+    "far_writers": "thread 5: {line}: writes 4 bytes at byte 0 of __shared__ sum: a race with "
+    "thread 5 of block (1,0,0), which writes byte 0 at {line}",
+    "far_read_beside_atomic": "thread 0: {line}: reads 4 bytes at byte 0 of __shared__ count: a race with thread ",
+}
+CLUSTERS = CLUSTER_RACES | {
+    "far_past_end": "31: {line}: reads 4 bytes just past the end of __shared__ tile of block (0,0,0) (128 bytes)",
+    "far_dynamic_past_end": "{line}: reads 4 bytes just past the end of the dynamic shared memory of block (0,0,0)",
+    "far_unwritten": "thread 4: {line}: reads 4 bytes at byte 16 of __shared__ tile of block (1,0,0), which no thread "
+    "of the cluster has written",
+    "far_read_at_the_end": "{line}: reads 4 bytes of the shared memory of block (0,0,0), which may have ended by then",
+    "far_block_has_ended": "0: {line}: reads 4 bytes of the shared memory of block (1,0,0), which has ended",
+    "far_pointer_comes_back": "{line}: reads 4 bytes of its own block's shared memory by an address that another block",
+}
+SENTENCES = BOUNDS | UNWRITTEN | RACES | GLOBAL | CLUSTERS
+SOUND = ["padding_is_not_read", "far_barrier_is_passed_on"]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +93,7 @@ def faults() -> ctypes.CDLL:
 
 def expected(name: str) -> str:
     file = "checked_global_faults.cuh" if name in GLOBAL else "checked_faults.cu"
+    file = "checked_cluster_faults.cuh" if name in CLUSTERS else file
     sentence = SENTENCES[name].replace("{line}", f"{{line of {name}}}")
     return re.sub(r"{line of ([^}]+)}", lambda match: marked(file, match[1]), sentence)
 
@@ -83,18 +105,24 @@ def test_report_names_block_thread_line_and_bytes(name: str, faults: ctypes.CDLL
     assert expected(name) in report
 
 
-@pytest.mark.parametrize("name", [*SENTENCES, "padding_is_not_read"])
+@pytest.mark.parametrize("name", [*SENTENCES, *SOUND])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_same_kernel_without_the_fault_is_quiet(name: str, seed: int, faults: ctypes.CDLL) -> None:
     with simulator.options(seed=seed):
         assert call(faults, name, 0) == ""
 
 
-@pytest.mark.parametrize("name", RACES)
+@pytest.mark.parametrize("name", RACES | CLUSTER_RACES)
 def test_a_race_is_found_whatever_the_order_of_threads(name: str, faults: ctypes.CDLL) -> None:
     for seed in range(1, 6):
         with simulator.options(seed=seed):
             assert "a race with thread" in call(faults, name, 1)
+
+
+def test_reading_a_block_that_may_have_ended_is_found_whatever_the_order(faults: ctypes.CDLL) -> None:
+    for seed in range(1, 13):
+        with simulator.options(seed=seed):
+            assert "ended" in call(faults, "far_read_at_the_end", 1)
 
 
 def test_a_launch_after_a_report_starts_afresh(faults: ctypes.CDLL) -> None:

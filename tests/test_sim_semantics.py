@@ -14,7 +14,10 @@ from qwen_cuda.loading import load
 from tests.build_kit import needs_compiler
 from tests.simulator_programs import SOURCES, build, run
 
-FILES = ("main.cu", "barriers.cu", "warp_functions.cu", "memory.cu", "arithmetic.cu", "reports.cu")
+FILES = (
+    "main.cu", "barriers.cu", "clusters.cu", "warp_functions.cu", "memory.cu",
+    "arithmetic.cu", "reports.cu", "cluster_reports.cu",
+)  # fmt: skip
 CHECKS = {
     name: file for file in FILES for name in re.findall(r"^CHECK\((\w+)\)", (SOURCES / file).read_text(), re.MULTILINE)
 }
@@ -35,7 +38,7 @@ def test_primitive(program: Path, name: str) -> None:
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_every_primitive_holds_in_any_order_of_threads(program: Path, seed: str) -> None:
-    for name in (name for name, file in CHECKS.items() if file != "reports.cu"):  # reports name the first thread
+    for name in (name for name, file in CHECKS.items() if "reports" not in file):  # reports name the first thread
         done = run(program, name, CUDASIM_SEED=seed, CUDASIM_THREADS="2")
         assert done.returncode == 0 or "0 checks" in done.stdout, done.stdout
 
@@ -47,7 +50,7 @@ def test_one_thread_of_the_system_is_enough(program: Path) -> None:
 
 @needs_compiler
 def test_every_primitive_means_the_same_in_a_checked_build(capfd: pytest.CaptureFixture[str]) -> None:
-    files = tuple(SOURCES / file for file in FILES[:4])
+    files = tuple(SOURCES / file for file in FILES[:5])
     checked = load(Library("sim", files, "checked")).handle
     assert checked.run_checks(None) == 0, capfd.readouterr().out
     assert checked.run_checks(b"no_such_check") == -1

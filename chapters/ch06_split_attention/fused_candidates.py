@@ -41,10 +41,10 @@ def operands(shape: Shape, device: torch.device) -> Callable[[int], Operands]:
         for name in ("q_weight", "k_weight"):
             weight = torch.empty(shape.head_dim, device=device).uniform_(0.5, 1.5, generator=generator)
             made[name] = weight.to(shape.dtype)
-        made["cos_sin"] = cos_sin
+        made["cos_sin"] = cos_sin.clone()
         last = torch.full((shape.batch,), shape.context - 1, dtype=torch.int32, device=device)
         pages = made["block_table"][:, -1]
-        made["positions"] = last
+        made["positions"] = last.clone()
         made["slot_mapping"] = pages * shape.block_size + last % shape.block_size
         return made
 

@@ -1,7 +1,7 @@
 // cpu_operators.h: the operators as plain loops, on the rows [first, last) of their arguments. No PyTorch here: the
 // bindings share the rows out among threads.
 //
-// A row of attention is one KV head of one sequence, in the partials one partition of it; of the merge a query head.
+// A row of decode_linear is a column of its result. A row of attention is one KV head of one sequence, in the partials one partition of it; of the merge a query head.
 #pragma once
 
 #include "operators.h"
@@ -15,5 +15,6 @@ void qk_norm_rope_cache_write(const QkNormRopeCacheWrite& args, int64_t first, i
 void paged_attention(const PagedAttention& args, int64_t first, int64_t last);
 void paged_attention_partials(const PagedAttentionSplit& args, int64_t first, int64_t last);
 void merge_partitions(const MergePartitions& args, int64_t first, int64_t last);
+void decode_linear(const DecodeLinear& args, int64_t first, int64_t last);
 
 }  // namespace qwen::cpu

@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
                                                                       bool prefetch) {
   __shared__ WarpPartials<Lanes> shared;
   __shared__ ClusterInbox<Lanes> inbox;
+  __shared__ NewHead<T> fresh_head;
   using Reader = AttentionReader<T, Lanes>;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
@@ -50,7 +51,6 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
   const bool mine = partition == live - 1 && turn % kAttentionWarps == warp;
   NewToken<T, Lanes> fresh;
   fresh.load_constants(t, place, lane);
-  uint4 key[Lanes::kPacks], value[Lanes::kPacks];
 
   Reader reader;
   const auto ready = [&] {
@@ -62,10 +62,9 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
     for (int p = 0; p < Lanes::kPacks; ++p) {
 #pragma unroll
       for (int g = 0; g < Lanes::kGroup; ++g) query.packs[g][p] = fresh.pack(g, p, lane);
-      if (mine) key[p] = fresh.pack(fresh.kKey, p, lane), value[p] = fresh.pack(fresh.kValue, p, lane);
     }
     reader.set_query(query, a.scale);
-    if (mine) fresh.store(t, place, kv_head, lane);
+    if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
   };
   const auto add_new = [&](typename Reader::Run& k, typename Reader::Run& v, int first) {
     if (!mine) return;
@@ -73,7 +72,10 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
     for (int i = 0; i < Lanes::kRun; ++i) {
       if (first + i != newest) continue;
 #pragma unroll
-      for (int p = 0; p < Lanes::kPacks; ++p) k.packs[i][p] = key[p], v.packs[i][p] = value[p];
+      for (int p = 0; p < Lanes::kPacks; ++p) {
+        k.packs[i][p] = *reinterpret_cast<const uint4*>(fresh_head.k + Lanes::dimension(lane, 8 * p));
+        v.packs[i][p] = *reinterpret_cast<const uint4*>(fresh_head.v + Lanes::dimension(lane, 8 * p));
+      }
     }
   };
   reader.read(head, token, first_block, end, newest, lane, ready, add_new);

@@ -2,7 +2,8 @@
 // simulator.
 //
 // It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), thread block
-// clusters, programmatic dependent launch, a base-2 exponential and a load that leaves the first-level cache alone.
+// clusters, programmatic dependent launch, a base-2 exponential, a load that leaves the first-level cache alone, and the
+// number of SMs.
 #pragma once
 
 #ifdef __CUDACC__
@@ -75,6 +76,15 @@ __device__ __forceinline__ uint4 load_once(const void* from) {
   return raw;
 }
 
+// The streaming multiprocessors (SMs) of the current GPU.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  const auto what = [] { return std::string("Asking for the number of SMs of the GPU"); };
+  cuda_platform::check(cudaGetDevice(&device), what);
+  cuda_platform::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), what);
+  return count;
+}
+
 // Runs kernel(args...) on the stream. Throws std::runtime_error with a sentence if the launch is refused.
 template <class... P, class... A>
 void launch(LaunchOptions options,
@@ -144,6 +154,9 @@ int most_cluster_blocks(void (*)(P...), int, size_t) {
 }
 inline void grid_dependency_wait() {}  // kernels run one after the other
 inline void grid_dependency_trigger() {}
+inline int multiprocessors() {
+  return 2;  // so few that small launches, too, have more work than blocks
+}
 inline float exp2_approximate(float x) {
   return exp2f(x);
 }

@@ -11,6 +11,12 @@
 #include "vector_load.cuh"
 #include "warp_reduce.cuh"
 
+// K and V of one head of it, where its block's attention finds them.
+template <class T>
+struct NewHead {
+  alignas(16) T k[kHeadDim], v[kHeadDim];
+};
+
 template <class T, class Lanes>
 struct NewToken {
   static constexpr int kHeads = Lanes::kGroup + 2, kKey = Lanes::kGroup, kValue = kKey + 1;
@@ -95,21 +101,26 @@ struct NewToken {
   }
   // --8<-- [end:turn]
 
-  // K and V into their slot, by the lanes that have them.
+  // K and V into shared memory and into their slot, by the lanes that have them. All lanes of the warp call it.
   __device__ __forceinline__ void store(const qwen::QkNormRopeCacheWrite& a,
                                         const TokenPlace& place,
                                         int kv_head,
+                                        NewHead<T>& shared,
                                         int lane) const {
-    if (!place.kept) return;
-    const int64_t at = (place.slot * a.num_kv_heads + kv_head) * kHeadDim + lane % kLanes * kPairs;
+    const int first = lane % kLanes * kPairs;
+    const int64_t at = (place.slot * a.num_kv_heads + kv_head) * kHeadDim + first;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int head = head_of(pass, lane);
       if (head != kKey && head != kValue) continue;
-      T* to = static_cast<T*>(head == kKey ? a.k_cache : a.v_cache) + at;
-      *reinterpret_cast<uint4*>(to) = low[pass];
-      *reinterpret_cast<uint4*>(to + kHalf) = high[pass];
+      const auto put = [&](T* to) {
+        *reinterpret_cast<uint4*>(to) = low[pass];
+        *reinterpret_cast<uint4*>(to + kHalf) = high[pass];
+      };
+      put((head == kKey ? shared.k : shared.v) + first);
+      if (place.kept) put(static_cast<T*>(head == kKey ? a.k_cache : a.v_cache) + at);
     }
+    __syncwarp();
   }
 
   // Pack p of a head, as the lanes of the attention hold it. All lanes of the warp call it.

@@ -153,6 +153,26 @@ struct MergePartitions {
   Dtype dtype;
 };
 
+// --8<-- [start:decode_linear]
+// out[r, :] = x[r, :] W^T + residual[r, :], rounded once. With norm_weight x[r, :] is
+// normed first: x[r, :] * norm_weight / sqrt(mean(x[r, :]^2) + eps). With silu_mul W holds
+// gate's rows, then up's, and out = silu(gate) * up. All in fp32 until the one rounding.
+struct DecodeLinear {
+  const void* x;                      // [batch, k]
+  const void* weight;                 // [n, k], without gaps
+  const void* norm_weight;            // [k], or null
+  const void* residual;               // [batch, n] in the output's dtype, or null; not with silu_mul
+  void* out;                          // [batch, n], with silu_mul [batch, n / 2]; without gaps
+  int64_t batch, n, k;                // batch: 1 to 8
+  int64_t x_stride, residual_stride;  // elements from one row to the next
+  float eps;
+  Dtype dtype;               // of weight and norm_weight: kFloat16 or kBFloat16
+  Dtype x_dtype, out_dtype;  // the same, or kFloat32
+  bool silu_mul;
+  bool prefetch;  // weight and norm_weight may be read while kernels ahead still run
+};
+// --8<-- [end:decode_linear]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -166,3 +186,4 @@ QWEN_EXPORT void qwen_paged_attention_split(const qwen::PagedAttentionSplit& arg
 QWEN_EXPORT void qwen_paged_attention_partials(const qwen::PagedAttentionSplit& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_merge_partitions(const qwen::MergePartitions& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_decode_linear(const qwen::DecodeLinear& args, cudaStream_t stream);

@@ -5,6 +5,7 @@ which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.load
 """
 
 from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
+from qwen_cuda.operators.decode_linear import decode_linear
 from qwen_cuda.operators.paged_attention import (
     attention_workspace,
     check_block_table,
@@ -25,6 +26,7 @@ __all__ = [
     "check_indices",
     "cos_sin_table",
     "fused_decode_attention",
+    "decode_linear",
     "merge_partitions",
     "paged_attention_grouped",
     "paged_attention_partials",

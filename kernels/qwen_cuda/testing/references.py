@@ -178,6 +178,29 @@ def fused_decode_attention(
     return paged_attention_split(q, *where, scale, partition_size, partitions, workspace)
 
 
+def decode_linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    silu_mul: bool = False,
+    out_dtype: torch.dtype | None = None,
+    prefetch: bool = False,
+) -> Tensor:
+    """`x: [b, k]`, `weight: [n, k]` → `[b, n]`, with `silu_mul` `[b, n/2]`. `prefetch` is a matter of launches."""
+    return F.fused_linear(
+        x,
+        weight,
+        norm_weight=norm_weight,
+        eps=eps,
+        residual=residual,
+        silu_mul=silu_mul,
+        out_dtype=out_dtype,
+    )
+
+
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     rms_norm,
     rms_norm_,
@@ -190,6 +213,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     paged_attention_partials,
     merge_partitions,
     fused_decode_attention,
+    decode_linear,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 
@@ -200,7 +224,8 @@ def oracle(name: str, *arguments: Any, **options: Any) -> Any:
     → a float64 tensor, or a tuple of them, on the CPU. The arguments stay as they are. In-place forms have no result,
     so ask for the other form.
     """
-    return REFERENCES[name](*(_widened(argument) for argument in arguments), **options)
+    wide = {option: _widened(value) for option, value in options.items()}
+    return REFERENCES[name](*(_widened(argument) for argument in arguments), **wide)
 
 
 def _widened(argument: Any) -> Any:

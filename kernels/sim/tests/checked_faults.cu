@@ -2,6 +2,7 @@
 // at the line that it must name begins with @.
 #include <string>
 
+#include "checked_cluster_faults.cuh"
 #include "checked_global_faults.cuh"
 #include "checked_helper.cuh"
 #include "cuda_platform.cuh"
@@ -184,19 +185,22 @@ __global__ void read_beside_atomic(float* out, int wrong) {
 
 }  // namespace
 
-#define FAULT(name, threads, shared, kernel, ...)                                                              \
-  extern "C" __attribute__((visibility("default"))) const char* name(const float* in, float* out, int wrong) { \
-    static thread_local std::string report;                                                                    \
-    report.clear();                                                                                            \
-    try {                                                                                                      \
-      launch(kernel, dim3(2), dim3(threads), shared, nullptr, __VA_ARGS__);                                    \
-    } catch (const std::exception& error) {                                                                    \
-      report = error.what();                                                                                   \
-    }                                                                                                          \
-    (void)in;                                                                                                  \
-    return report.c_str();                                                                                     \
+#define FAULT(name, threads, shared, kernel, ...) FAULT_IN_CLUSTERS(name, 1, threads, shared, kernel, __VA_ARGS__)
+#define FAULT_IN_CLUSTERS(name, cluster, threads, shared, kernel, ...)                                            \
+  extern "C" __attribute__((visibility("default"))) const char* name(const float* in, float* out, int wrong) {    \
+    static thread_local std::string report;                                                                       \
+    report.clear();                                                                                               \
+    try {                                                                                                         \
+      launch(LaunchOptions{false, false, cluster}, kernel, dim3(2), dim3(threads), shared, nullptr, __VA_ARGS__); \
+    } catch (const std::exception& error) {                                                                       \
+      report = error.what();                                                                                      \
+    }                                                                                                             \
+    (void)in;                                                                                                     \
+    return report.c_str();                                                                                        \
   }
 #define SHARED_FAULT(name, threads) FAULT(name##_run, threads, 0, name, out, wrong)
+#define CLUSTER_FAULT(name, threads) \
+  FAULT_IN_CLUSTERS(name##_run, 2, threads, threads * sizeof(float), name, out, wrong)
 #define GLOBAL_FAULT(name) FAULT(name##_run, 32, 0, name, in, out, wrong)
 
 SHARED_FAULT(past_end, 32)
@@ -229,3 +233,15 @@ GLOBAL_FAULT(misaligned)
 GLOBAL_FAULT(misaligned_in_shared)
 GLOBAL_FAULT(half_past_end)
 GLOBAL_FAULT(local_of_another)
+CLUSTER_FAULT(far_read_without_wait, 32)
+CLUSTER_FAULT(far_read_without_barrier, 32)
+CLUSTER_FAULT(far_reader_is_overtaken, 32)
+CLUSTER_FAULT(far_writers, 32)
+CLUSTER_FAULT(far_read_beside_atomic, 32)
+CLUSTER_FAULT(far_past_end, 32)
+CLUSTER_FAULT(far_dynamic_past_end, 32)
+CLUSTER_FAULT(far_unwritten, 32)
+CLUSTER_FAULT(far_read_at_the_end, 32)
+CLUSTER_FAULT(far_block_has_ended, 32)
+CLUSTER_FAULT(far_pointer_comes_back, 32)
+CLUSTER_FAULT(far_barrier_is_passed_on, 64)

@@ -114,7 +114,8 @@ CUDASIM_UNSEEN inline void examine_dynamic(const Access& a, CheckedBlock& owner)
   uintptr_t distance = UINTPTR_MAX;
   for (const Variable& v : checker().variables) {
     const uintptr_t d = a.address < v.low ? v.low - a.address : a.address >= v.high ? a.address - v.high : 0;
-    if ((v.owner == Variable::kShared || v.owner == Variable::kKernel) && d < distance) nearest = &v, distance = d;
+    if ((v.owner == Variable::kShared || (v.owner == Variable::kKernel && of_block.empty())) && d < distance)
+      nearest = &v, distance = d;
   }
   if (!nearest) report(a, "of the simulator's own data");
   const bool shared = nearest->owner == Variable::kShared;
@@ -222,7 +223,8 @@ CUDASIM_UNSEEN inline void examine_global(const Access& a) {
 CUDASIM_UNSEEN __attribute__((noinline)) inline void examine(
     uintptr_t address, size_t bytes, Kind kind, Form form, uintptr_t pc, uintptr_t frame) {
   Checker& c = *checker_or_null;
-  if (c.thread_locals.has(address) || c.own->object.has(address) || c.grid.has(address) || c.arguments.has(address))
+  if (c.thread_locals.has(address) || c.own->object.has(address) || c.cluster.has(address) || c.grid.has(address) ||
+      c.arguments.has(address))
     return;
   const OwnCode own;
   running_thread.calls->settle(frame);

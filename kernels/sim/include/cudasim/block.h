@@ -236,10 +236,10 @@ inline void Block::start_threads() {
   if (!CUDASIM_CHECKED) StaticSharedMemory::of_library().poison();  // the checker does it
   checker_block_begins(index_, shared_, grid.shared_bytes, cluster_blocks > 1 ? memory_.statics() : nullptr, threads);
   for (int i = 0; i < threads; ++i) start_fiber(i);
-  order_release(&grid);
 }
 
 inline void Block::resume() {
+  order_release(&grid);
   switch_to(next());
 }
 

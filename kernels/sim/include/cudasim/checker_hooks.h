@@ -59,6 +59,7 @@ CUDASIM_UNSEEN inline void checker_block_begins(
   own.dynamic.cover(low, low + bytes);
   own.copy = reinterpret_cast<uintptr_t>(copy);
   own.object = range_of(current, sizeof *current), c.grid = range_of(&current->grid, sizeof current->grid);
+  c.cluster = range_of(&current->cluster, sizeof current->cluster);
   own.index = index;
   own.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
   c.threads = threads;

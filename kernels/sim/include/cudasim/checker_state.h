@@ -79,7 +79,7 @@ struct Checker {
   Image image;
   std::vector<Variable> variables;  // sorted by address
   AddressRange thread_locals;       // of this library, for the OS thread that runs kernels: threadIdx and its like
-  AddressRange arguments, grid;     // the simulator's own: kernels read them through inlined functions
+  AddressRange arguments, grid, cluster;  // the simulator's own: kernels read them through inlined functions
 
   Operands* operands = nullptr;  // of the thread that launches
   SiteTable sites;

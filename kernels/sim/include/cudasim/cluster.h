@@ -89,18 +89,19 @@ inline void Cluster::run(long number) {
     enter(rank);
     blocks_[size_t(rank)]->start_threads();
   }
-  bool stopped = false;
-  for (int rank; !stopped && (rank = next_rank()) >= 0;) {
+  int last = 0;
+  for (int rank; !blocks_[size_t(last)]->stopped() && (rank = next_rank()) >= 0; last = rank) {
     Block& block = *blocks_[size_t(rank)];
     enter(rank);
     block.resume();
-    stopped = block.stopped();
     if (block.ended() && size() > 1) block.memory().seal(), inside_ = -1;
   }
-  if (!stopped && living_ && size() > 1) report_deadlock();
-  for (int rank = 0; rank < size(); ++rank) {
+  if (!blocks_[size_t(last)]->stopped() && living_ && size() > 1) report_deadlock();
+  for (int i = 0; i < size(); ++i) {  // the one that has stopped first, for the first report counts
+    const int rank = (last + i) % size();
     Block& block = *blocks_[size_t(rank)];
-    current = &block, blockIdx = block.index();
+    // A block alone is the current one, and for ThreadSanitizer its threads may still be at work.
+    if (size() > 1) current = &block, blockIdx = block.index();
     checker_block_runs(rank);
     block.end(size() == 1);
   }
@@ -180,12 +181,10 @@ inline void* Block::shared_of(Place at, const volatile void* mine, unsigned othe
   Inside inside(*this);
   char* const p = static_cast<char*>(const_cast<void*>(mine));
   const SharedMemory& theirs = cluster.block(int(other)).memory();
-  const auto offset = p - memory_.dynamic();
-  const auto margin = std::ptrdiff_t(SharedMemory::kMargin);
-  if (offset >= -margin && offset <= std::ptrdiff_t(grid.shared_bytes) + margin) return theirs.dynamic() + offset;
+  const size_t offset = size_t(p - memory_.dynamic());
+  if (offset <= grid.shared_bytes) return theirs.dynamic() + offset;
   const StaticSharedMemory& statics = StaticSharedMemory::of_library();
-  if (!statics.has(p, size_t(margin)))
-    stop("gives " + text(at) + " a pointer that is not into its block's shared memory");
+  if (!statics.has(p)) stop("gives " + text(at) + " a pointer that is not into its block's shared memory");
   return int(other) == rank ? p : theirs.statics() + statics.offset(p);
 }
 

@@ -45,11 +45,11 @@ class StaticSharedMemory {
     for (const auto& [offset, bytes] : variables_) fill(base() + offset, bytes);
   }
 
-  // Whether p points into a variable, or so many bytes beside one. In a cluster, its place in a block's copy.
-  bool has(const void* p, size_t margin) const {
+  // Whether p points into a variable, or just past its end. In a cluster, its place in a block's copy.
+  bool has(const void* p) const {
+    const auto at = uintptr_t(p) - uintptr_t(base());
     for (const auto& [offset, bytes] : variables_) {
-      const auto low = std::ptrdiff_t(base()) + offset - std::ptrdiff_t(margin), at = std::ptrdiff_t(p);
-      if (at >= low && at <= low + std::ptrdiff_t(bytes + 2 * margin)) return true;
+      if (at - uintptr_t(offset) <= bytes) return true;
     }
     return false;
   }
