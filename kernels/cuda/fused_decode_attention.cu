@@ -33,22 +33,21 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   grid_dependency_trigger();
-  if (merge == Merge::kCluster) cluster_arrive();
+  if (merge == Merge::kCluster) cluster_arrive_relaxed();
   if (!prefetch) grid_dependency_wait();
 
   const PagedHead<T> head = a.head(sequence, kv_head);
   const int context = a.context(sequence);
   const TokenPlace place = place_of(t, sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
-  const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
-  if (partition >= live) return;
+  const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
+  if (begin > 0 && begin >= context) return;
 
-  const int begin = partition * tokens, end = min(begin + tokens, context);
-  const int token = begin + first_token_of_lane<Lanes>(warp, lane), newest = context - 1;
+  const int token = begin + first_token_of_lane<Lanes>(warp, lane);
   const int first_block = head.block_of(token, end);
   // Whether the turn in which the new token comes is this warp's. Without a context it comes in none, and is stored.
   const int turn = max(newest - begin, 0) / Lanes::kTurn;
-  const bool mine = partition == live - 1 && turn % kAttentionWarps == warp;
+  const bool mine = newest < end && turn % kAttentionWarps == warp;
   NewToken<T, Lanes> fresh;
   fresh.load_constants(t, place, lane);
 
@@ -82,6 +81,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
   reader.leave(shared, warp, lane);
   __syncthreads();
 
+  const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
   if (live == 1) return end_of.finish_alone(shared);
   if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   grid_dependency_trigger();
-  if (merge == Merge::kCluster) cluster_arrive();
+  if (merge == Merge::kCluster) cluster_arrive_relaxed();
   grid_dependency_wait();
 
   const PagedHead<T> head = a.head(sequence, kv_head);
@@ -35,6 +35,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const typename Reader::RawQuery query(a.group_of(sequence, kv_head), a.group, lane);
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
+  const int begin = partition * tokens, end = min(begin + tokens, context);
+  const int first_block = head.block_of(begin + offset, end);
   // The partitions that have tokens; without tokens the first, which writes zeros.
   const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
@@ -43,8 +45,6 @@ __global__ void __launch_bounds__(kAttentionThreads)
     return;
   }
 
-  const int begin = partition * tokens, end = min(begin + tokens, context);
-  const int first_block = head.block_of(begin + offset, end);
   Reader reader;
   reader.read(head, query, a.scale, begin + offset, first_block, end, lane);
   reader.leave(shared, warp, lane);

@@ -2,8 +2,8 @@
 // simulator.
 //
 // It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), thread block
-// clusters, programmatic dependent launch, a base-2 exponential, a load that leaves the first-level cache alone, and the
-// number of SMs.
+// clusters, programmatic dependent launch, a base-2 exponential, a load that leaves the first-level cache alone, and
+// the number of SMs.
 #pragma once
 
 #ifdef __CUDACC__
@@ -144,6 +144,9 @@ inline T* shared_of(T* mine, unsigned rank, CUDASIM_HERE) {
 }
 inline void cluster_arrive(CUDASIM_HERE) {
   cudasim::current->cluster_arrive(CUDASIM_PLACE("cluster_arrive"));
+}
+inline void cluster_arrive_relaxed(CUDASIM_HERE) {
+  cudasim::current->cluster_arrive(CUDASIM_PLACE("cluster_arrive_relaxed"));
 }
 inline void cluster_wait(CUDASIM_HERE) {
   cudasim::current->cluster_wait(CUDASIM_PLACE("cluster_wait"));

@@ -32,7 +32,7 @@ inline bool is_hopper_or_later() {
 // More than every GPU grants unasked: dynamic shared memory above 48 KB, clusters of more than 8 blocks.
 template <class What>
 void allow(const void* kernel, size_t shared_bytes, int cluster, What what) {
-  if (shared_bytes > 48 * 1024)
+  if (shared_bytes > 32 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), what);
   if (cluster > 8) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), what);
 }

@@ -102,11 +102,8 @@ struct NewToken {
   // --8<-- [end:turn]
 
   // K and V into shared memory and into their slot, by the lanes that have them. All lanes of the warp call it.
-  __device__ __forceinline__ void store(const qwen::QkNormRopeCacheWrite& a,
-                                        const TokenPlace& place,
-                                        int kv_head,
-                                        NewHead<T>& shared,
-                                        int lane) const {
+  __device__ __forceinline__ void store(
+      const qwen::QkNormRopeCacheWrite& a, const TokenPlace& place, int kv_head, NewHead<T>& shared, int lane) const {
     const int first = lane % kLanes * kPairs;
     const int64_t at = (place.slot * a.num_kv_heads + kv_head) * kHeadDim + first;
 #pragma unroll

@@ -17,12 +17,14 @@ constexpr int kClusterBlocks = 16;  // the largest cluster there is
 // a block wrote before, the last one sees afterwards.
 // --8<-- [start:last]
 __device__ __forceinline__ bool comes_last(uint32_t* arrived, int blocks) {
-  __threadfence();
-  __syncthreads();  // every thread's writes are fenced before the block is counted
-  const bool last = threadIdx.x == 0 && atomicInc(arrived, blocks - 1) == uint32_t(blocks - 1);
-  const bool mine = __syncthreads_or(last);
-  __threadfence();
-  return mine;
+  bool last = false;
+  __syncthreads();  // what the block wrote is known to thread 0, and so its fence counts for all
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(arrived, blocks - 1) == uint32_t(blocks - 1);
+    __threadfence();
+  }
+  return __syncthreads_or(last);
 }
 // --8<-- [end:last]
 
@@ -89,7 +91,7 @@ struct PartitionMerge {
   }
   // --8<-- [end:by_last_block]
 
-  // Every block has called cluster_arrive() at its begin: nobody is sent anything before it runs.
+  // Every block has called cluster_arrive_relaxed() at its begin: nobody is sent anything before it runs.
   // --8<-- [start:by_cluster]
   __device__ __forceinline__ void by_cluster(const WarpPartials<Lanes>& shared, ClusterInbox<Lanes>& inbox) const {
     const int share = (size + live - 1) / live;
