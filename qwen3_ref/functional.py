@@ -169,7 +169,8 @@ def fused_linear(
         x = rms_norm(x, norm_weight.to(wide), eps, "fused")
     out = linear(x, weight)
     if silu_mul:
-        out = swiglu(*out.chunk(2, dim=-1), "fused")
+        gate, up = out.chunk(2, dim=-1)
+        out = swiglu(gate, up, "fused")
     if residual is not None:
         out = out + residual.to(wide)
     return out.to(out_dtype)

@@ -1,16 +1,15 @@
 // decode_linear.cu: out = x W^T for the 1 to 8 rows of x that decoding has, with what stands before and after it: the
 // norm of x, the sum with a residual, SiLU(gate) * up.
 //
-// Mapping   Thread (32 * segment + lane, group) of a block: a warp takes kRows rows of W and of those the chunks of
-// 1024
-//           columns segment, segment + segments, … A lane asks for all its 16-byte words of a chunk at once. The
-//           segments of a group of rows are warps of one block, and meet in shared memory.
+// Mapping   Thread (32 * segment + lane, group) of a block. A warp takes a group of kRows rows of W, and of those its
+//           segment: chunks of 1024 columns, `segments` apart. A lane asks for all its 16-byte words of a chunk at
+//           once. The segments of a group are warps of one block, and meet in shared memory.
 // Order     A lane adds its packs in order, a butterfly adds the lanes, then the segments are added in order. Both cuts
 //           depend on k alone: a row's bits are the same alone and in a batch, in any W, however x and W lie.
 // Norm      1/rms is a factor of the finished sum, so that no warp waits for it: each adds the squares of its columns.
 // Traffic   W once, n * k elements; x from the caches, for every warp. Two operations for each 2 bytes: memory decides.
 // Contract  fp32 sums and one rounding. With prefetch, weight and norm_weight are read before grid_dependency_wait().
-#include "operators.h"
+#include "linear_operands.cuh"
 #include "row_sums.cuh"
 
 namespace {
@@ -25,65 +24,15 @@ constexpr int kWalkRows = 2;      // rows a warp that goes from group to group, 
 constexpr int kWalkWarps = 8;     // of its block
 constexpr int kWalkBlocks = 2;    // such blocks of an SM
 
-template <class W, class X>
-struct Operands {
-  const W *weight, *norm_weight;
-  const X* x;
-  const void* residual;
-  void* out;
-  int64_t x_stride, residual_stride;
-  int batch, k, chunks, columns;  // columns: of out
-  float eps;
-  bool silu_mul, prefetch, wide_out;
-
-  // Row r of a group of kRows serves this column of out; with silu_mul two rows serve one.
-  template <int kRows>
-  __device__ __forceinline__ int column(int group, int r) const {
-    return silu_mul ? group * (kRows / 2) + r / 2 : group * kRows + r;
-  }
-  __device__ __forceinline__ bool is_up(int r) const { return silu_mul && r % 2 == 1; }
-
-  template <bool kAligned, int kRows>
-  __device__ __forceinline__ void load(RowChunk<W, kRows>& rows, int group, int chunk, int lane) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int to = column<kRows>(group, r);
-      const W* row = weight + int64_t(is_up(r) ? to + columns : to) * k;
-      rows[r].template load<kAligned, true>(row, chunk, k, lane, to < columns);
-    }
-  }
-
-  // A number of the output's dtype, not yet converted: who asks need not wait for it.
-  __device__ __forceinline__ unsigned residual_bits(int i, int to) const {
-    const int64_t at = i * residual_stride + to;
-    return wide_out ? static_cast<const unsigned*>(residual)[at] : static_cast<const unsigned short*>(residual)[at];
-  }
-  __device__ __forceinline__ float residual_of(unsigned bits) const {
-    return wide_out ? __uint_as_float(bits) : element<W>(make_uint4(bits, 0, 0, 0), 0);
-  }
-  __device__ __forceinline__ void store(int i, int to, float value) const {
-    const int64_t at = int64_t(i) * columns + to;
-    if (wide_out) {
-      static_cast<float*>(out)[at] = value;
-    } else {
-      static_cast<W*>(out)[at] = from_float<W>(value);
-    }
-  }
-};
-
-__device__ __forceinline__ float silu(float z) {
-  const float power = expf(-fabsf(z));  // exp(-z) overflows where SiLU is no zero yet
-  return (z < 0.0f ? z * power : z) / (1.0f + power);
-}
-
 // Rows [first, first + kBatch) of x, as far as there are so many: first is kBatch * blockIdx.y. Without kWalks each
 // warp has one chunk of one group of rows, which is all that there is. With it, it goes on to the next chunk, and then
 // by the whole grid to the next group, and asks for the next one before it works on this one.
 // --8<-- [start:kernel]
-template <class W, class X, int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks>
+template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
 __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize,
-                                  kWalks&& kBatch == 1 ? kWalkBlocks : 0) multiply_rows(Operands<W, X> a) {
+                                  (kWalks && kBatch == 1) ? kWalkBlocks : 0) multiply_rows(LinearOperands<W, X> a) {
   using Sums = RowSums<kRows, kBatch>;
+  static_assert(Sums::kLanes <= kWarpSize && kRows % 2 == 0, "a lane for each sum, and gate and up in one group");
   __shared__ SegmentSums<Sums::kLanes, kWalks ? kWalkWarps : kMostWarps> meeting[kWalks ? 2 : 1];
   const int lane = threadIdx.x % kWarpSize, segment = threadIdx.x / kWarpSize, segments = blockDim.x / kWarpSize;
   const int warp = threadIdx.y * segments + segment, first = blockIdx.y * kBatch;
@@ -93,7 +42,7 @@ __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize
 
   int group = blockIdx.x * blockDim.y + threadIdx.y, chunk = segment, turn = 0;
   RowChunk<W, kRows> rows;
-  a.template load<kAligned, kRows>(rows, group, chunk, lane);
+  load_rows<kAligned, true>(rows, a, group, chunk, lane);
   LaneColumns<W> gain;
   if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);
   grid_dependency_wait();  // before it nothing is read that a kernel may have written
@@ -102,13 +51,13 @@ __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize
   LaneInput x;
   bool x_is_here = false;  // of one row of x; several are read again for each group of rows
   while (true) {
-    const bool ends_row = !kWalks || chunk + segments >= a.chunks;
+    const bool ends_row = !kWalks || (chunk + segments) * kChunkColumns >= a.k;
     const int next_group = ends_row ? group + gridDim.x * blockDim.y : group;
     const int next_chunk = ends_row ? segment : chunk + segments;
     const bool is_last = !kWalks || a.template column<kRows>(next_group - threadIdx.y, 0) >= a.columns;  // of the block
     RowChunk<W, kRows> next;
     if constexpr (kWalks) {
-      if (!is_last) a.template load<kAligned, kRows>(next, next_group, next_chunk, lane);
+      if (!is_last) load_rows<kAligned, true>(next, a, next_group, next_chunk, lane);
     }
     // What the lane writes in the end, and adds then.
     const int r = lane / kBatch, to = a.template column<kRows>(group, r);
@@ -121,7 +70,7 @@ __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize
     for (int i = 0; i < kBatch; ++i) {
       if (kBatch > 1 || !x_is_here) {
         LaneColumns<X> raw;
-        raw.template load<kAligned, false>(a.x + min(first + i, a.batch - 1) * a.x_stride, chunk, a.k, lane);
+        raw.template load<kAligned, false>(a.x_row(min(first + i, a.batch - 1)), chunk, a.k, lane);
         const float squares = x.template set<kNorm>(raw, gain);
         sums.squares[i] = chunk == segment ? squares : sums.squares[i] + squares;
       }
@@ -131,7 +80,7 @@ __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize
     if (ends_row) {
       LaneSum sum = sums.template over_lanes<kNorm>(lane);
       if (segments > 1) sum = meeting[turn].over_segments(sum, warp, segment, segments, lane);
-      const float scale = kNorm ? 1.0f / sqrtf(sum.squares / static_cast<float>(a.k) + a.eps) : 1.0f;
+      const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
       const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
       const float up = __shfl_down_sync(kAllLanes, value, kBatch);
       if (writes) a.store(mine, to, a.silu_mul ? silu(value) * up : value);
@@ -155,12 +104,13 @@ __global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize
 // --8<-- [end:kernel]
 
 template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
-void launch_rows(const Operands<W, X>& a, int segments, int groups_of_block, int64_t blocks, cudaStream_t stream) {
+void launch_rows(
+    const LinearOperands<W, X>& a, int segments, int groups_of_block, int64_t blocks, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
   const dim3 grid(unsigned(blocks), unsigned((a.batch + kBatch - 1) / kBatch));
   const dim3 block(unsigned(segments * kWarpSize), unsigned(groups_of_block));
-  launch(options, multiply_rows<W, X, kRows, kBatch, kNorm, kAligned, kWalks>, grid, block, 0, stream, a);
+  launch(options, multiply_rows<kRows, kBatch, kNorm, kAligned, kWalks, W, X>, grid, block, 0, stream, a);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -169,12 +119,12 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 // Groups of `rows` rows of W.
 template <class W, class X>
-int64_t groups_of(const Operands<W, X>& a, int rows) {
+int64_t groups_of(const LinearOperands<W, X>& a, int rows) {
   return ceil_div(a.columns, a.silu_mul ? rows / 2 : rows);
 }
 
 template <int kBatch, bool kNorm, bool kAligned, class W, class X>
-void walk(const Operands<W, X>& a, int segments, cudaStream_t stream) {
+void walk(const LinearOperands<W, X>& a, int segments, cudaStream_t stream) {
   const int groups_of_block = kWalkWarps / segments;
   const int64_t blocks = ceil_div(groups_of(a, kWalkRows), groups_of_block);
   const int64_t most = int64_t(kWalkBlocks) * multiprocessors();
@@ -184,9 +134,9 @@ void walk(const Operands<W, X>& a, int segments, cudaStream_t stream) {
 
 // One block an SM, as large as it need be. False, and nothing is launched, where that is not enough for W.
 template <int kRows, bool kNorm, class W, class X>
-bool launch_once(const Operands<W, X>& a, int segments, cudaStream_t stream) {
+bool launch_once(const LinearOperands<W, X>& a, int segments, cudaStream_t stream) {
   const int64_t sms = multiprocessors(), groups = groups_of(a, kRows), most = kMostWarps / segments;
-  if (a.chunks > segments || groups > kWaves * sms * most) return false;
+  if (groups > kWaves * sms * most) return false;
   const int64_t share = ceil_div(groups, sms), groups_of_block = share < most ? share : most;
   launch_rows<kRows, 1, kNorm, true, false>(a, segments, int(groups_of_block), ceil_div(groups, groups_of_block),
                                             stream);
@@ -195,47 +145,23 @@ bool launch_once(const Operands<W, X>& a, int segments, cudaStream_t stream) {
 
 // Only `segments` decides about the order of a sum, and it depends on k alone.
 template <bool kNorm, class W, class X>
-void choose(const Operands<W, X>& a, bool aligned, cudaStream_t stream) {
-  const int segments = a.chunks < kMostSegments ? a.chunks : kMostSegments;
-  if (!aligned) return walk<1, kNorm, false>(a, segments, stream);
+void choose(const LinearOperands<W, X>& a, cudaStream_t stream) {
+  const int64_t chunks = ceil_div(a.k, kChunkColumns);
+  const int segments = chunks < kMostSegments ? int(chunks) : kMostSegments;
+  if (!is_aligned(a)) return walk<1, kNorm, false>(a, segments, stream);
   if (a.batch > 4) return walk<8, kNorm, true>(a, segments, stream);
   if (a.batch > 2) return walk<4, kNorm, true>(a, segments, stream);
   if (a.batch > 1) return walk<2, kNorm, true>(a, segments, stream);
-  const bool launched = segments == 1 ? launch_once<kLongRows, kNorm>(a, segments, stream)
-                                      : launch_once<kCutRows, kNorm>(a, segments, stream);
+  const bool launched = chunks > segments ? false
+                        : segments > 1    ? launch_once<kCutRows, kNorm>(a, segments, stream)
+                                          : launch_once<kLongRows, kNorm>(a, segments, stream);
   if (!launched) walk<1, kNorm, true>(a, segments, stream);
-}
-
-template <class W, class X>
-void decode_linear(const qwen::DecodeLinear& args, cudaStream_t stream) {
-  const Operands<W, X> a{static_cast<const W*>(args.weight),
-                         static_cast<const W*>(args.norm_weight),
-                         static_cast<const X*>(args.x),
-                         args.residual,
-                         args.out,
-                         args.x_stride,
-                         args.residual_stride,
-                         int(args.batch),
-                         int(args.k),
-                         int(ceil_div(args.k, kChunkColumns)),
-                         int(args.silu_mul ? args.n / 2 : args.n),
-                         args.eps,
-                         args.silu_mul,
-                         args.prefetch,
-                         args.out_dtype == qwen::Dtype::kFloat32};
-  const bool aligned = args.k % kPackColumns == 0 && rows_are_aligned(a.weight, args.k) &&
-                       rows_are_aligned(a.norm_weight, 0) && rows_are_aligned(a.x, a.x_stride);
-  dispatch_switch(a.norm_weight != nullptr, [&](auto norm) { choose<norm.value>(a, aligned, stream); });
 }
 
 }  // namespace
 
 void qwen_decode_linear(const qwen::DecodeLinear& args, cudaStream_t stream) {
-  const auto with = [&](auto zero) {
-    using W = decltype(zero);
-    if (args.x_dtype == qwen::Dtype::kFloat32) return decode_linear<W, float>(args, stream);
-    decode_linear<W, W>(args, stream);
-  };
-  if (args.dtype == qwen::Dtype::kFloat16) return with(__half{});
-  with(__nv_bfloat16{});
+  dispatch_linear(args, [&](auto a) {
+    dispatch_switch(a.norm_weight != nullptr, [&](auto norm) { choose<norm.value>(a, stream); });
+  });
 }

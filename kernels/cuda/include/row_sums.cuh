@@ -7,6 +7,17 @@
 template <class W, int kRows>
 using RowChunk = LaneColumns<W>[kRows];
 
+// Rows of a group that have no column of out are zeros, and not read.
+template <bool kAligned, bool kOnce, int kRows, class Operands>
+__device__ __forceinline__ void load_rows(
+    LaneColumns<typename Operands::Weight> (&rows)[kRows], const Operands& a, int group, int chunk, int lane) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int to = a.template column<kRows>(group, r);
+    rows[r].template load<kAligned, kOnce>(a.row(to, r), chunk, a.k, lane, to < a.columns);
+  }
+}
+
 // Of lane r * kBatch + i: the sum for row r of W and row i of x, and the squares of that row of x.
 struct LaneSum {
   float product, squares;

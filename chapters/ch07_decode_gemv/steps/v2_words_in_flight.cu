@@ -1,0 +1,64 @@
+// v2: 16 bytes an instruction, and four rows of W a warp.
+//
+//   grid    (groups of 4 rows of W / 8, rows of x)
+//   block   8 warps
+//   warp    a group: 4 rows of W that are neighbours, with silu_mul 2 of gate and 2 of up
+//   lane    of each chunk of 1024 columns 4 packs of 8, in all 4 rows
+//
+// Traffic: as before, every byte of W once for each row of x. But a lane now asks for 16 words of 16 bytes before it
+// needs the first: a warp has 8 KiB on the way, and what it reads of x serves four rows.
+//
+// The idea: bytes in flight. 4.5 TB/s times 600 ns are 2.7 MB, 20 KB for each of 132 SMs, at any moment.
+#include "linear_operands.cuh"
+#include "row_sums.cuh"
+
+namespace {
+
+constexpr int kWarps = 8, kRows = 4;
+
+// --8<-- [start:kernel]
+template <bool kNorm, bool kAligned, class Operands>
+__global__ void __launch_bounds__(kWarps* kWarpSize) words_in_flight(Operands a) {
+  using W = typename Operands::Weight;
+  using X = typename Operands::Input;
+  const int lane = threadIdx.x % kWarpSize, i = blockIdx.y;
+  const int group = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
+
+  RowSums<kRows, 1> sums;
+  for (int chunk = 0; chunk * kChunkColumns < a.k; ++chunk) {
+    RowChunk<W, kRows> rows;
+    load_rows<kAligned, false>(rows, a, group, chunk, lane);
+    LaneColumns<W> gain;
+    if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);
+    LaneColumns<X> raw;
+    raw.template load<kAligned, false>(a.x_row(i), chunk, a.k, lane);
+    LaneInput x;
+    sums.squares[0] += x.template set<kNorm>(raw, gain);
+    sums.add(rows, x, 0);
+  }
+
+  // Lane r has the sum of row r.
+  const LaneSum sum = sums.template over_lanes<kNorm>(lane);
+  const int to = a.template column<kRows>(group, lane);
+  const float value = kNorm ? sum.product * a.norm_scale(sum.squares) : sum.product;
+  const float up = __shfl_down_sync(kAllLanes, value, 1);
+  if (lane >= kRows || to >= a.columns || a.is_up(lane)) return;
+  const float added = a.residual != nullptr ? a.residual_of(a.residual_bits(i, to)) : 0.0f;
+  a.store(i, to, a.silu_mul ? silu(value) * up : value + added);
+}
+// --8<-- [end:kernel]
+
+}  // namespace
+
+void qwen_decode_linear(const qwen::DecodeLinear& args, cudaStream_t stream) {
+  dispatch_linear(args, [&](auto a) {
+    const int of_block = kWarps * (a.silu_mul ? kRows / 2 : kRows);  // columns of out
+    const dim3 grid(unsigned((a.columns + of_block - 1) / of_block), unsigned(a.batch));
+    dispatch_switch(a.norm_weight != nullptr, [&](auto norm) {
+      dispatch_switch(is_aligned(a), [&](auto aligned) {
+        const auto kernel = words_in_flight<norm.value, aligned.value, decltype(a)>;
+        launch(kernel, grid, dim3(kWarps * kWarpSize), 0, stream, a);
+      });
+    });
+  });
+}

@@ -1,0 +1,86 @@
+"""Chapter 7's tuning: kernels/cuda/decode_linear.cu with one constant or one idea changed at a time.
+
+    python -m chapters.ch07_decode_gemv.tuning [--device cuda] [--output FILE] [--quick]
+
+Each candidate is the kernel's own file with passages replaced, as a mutant is; it is held against float64 before it is
+timed, on each layer and on the chain of all. Kernels that follow each other overlap: the chain decides, not the layer
+alone. docs/experiments.md tells what the figures mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from chapters.ch07_decode_gemv import candidates, chain
+from chapters.ch07_decode_gemv.candidates import LAYERS
+from chapters.ch07_decode_gemv.targets import STACK
+from qwen_cuda.benchmarking.tuning import Trial, tune, variants
+from qwen_cuda.building import Edit
+from qwen_cuda.loading import default_library
+
+RESULTS = "ch07_tuning"
+KERNEL = "decode_linear.cu"
+BATCHES = (4, 8)
+
+
+def kernel(*pairs: tuple[str, str]) -> tuple[Edit, ...]:
+    return tuple(Edit(KERNEL, old, new) for old, new in pairs)
+
+
+EDITS: dict[str, tuple[Edit, ...]] = {
+    # How the work of a layer is shared out.
+    "2 rows a warp, whole rows": kernel(("kLongRows = 4", "kLongRows = 2")),
+    "4 rows a warp, cut rows": kernel(("kCutRows = 2", "kCutRows = 4")),
+    "blocks of 8 warps at most": kernel(("kMostWarps = 16", "kMostWarps = 8")),
+    "blocks of 4 warps at most": kernel(("kMostWarps = 16", "kMostWarps = 4"), ("kWaves = 2", "kWaves = 6")),
+    "two blocks an SM": kernel(("sms = multiprocessors(), groups", "sms = 2 * multiprocessors(), groups")),
+    "rows cut in two": kernel(("kMostSegments = 4", "kMostSegments = 2")),
+    "rows not cut": kernel(("kMostSegments = 4", "kMostSegments = 1")),
+    "from group to group, always": kernel(("kWaves = 2", "kWaves = 0")),
+    # The walk: the head, and batches.
+    "walk: 4 rows in flight twice": kernel(("kWalkRows = 2", "kWalkRows = 4"), ("kWalkBlocks = 2", "kWalkBlocks = 1")),
+    "walk: 3 blocks an SM": kernel(("kWalkBlocks = 2", "kWalkBlocks = 3")),
+    "walk: blocks of 4 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 4"), ("kWalkBlocks = 2", "kWalkBlocks = 4")),
+    "walk: blocks of 16 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 16"), ("kWalkBlocks = 2", "kWalkBlocks = 1")),
+    # Single ideas, undone.
+    "weights through the first-level cache": (
+        Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),
+    ),
+    "the gain after the wait": kernel(
+        ("  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);\n", ""),
+        (
+            "before it nothing is read that a kernel may have written\n",
+            "before it nothing is read that a kernel may have written\n"
+            "  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);\n",
+        ),
+    ),
+    "the next kernel may start when this one's weights are here": kernel(
+        ("  grid_dependency_trigger();", "  "),
+        ("  Sums sums;\n", "  grid_dependency_trigger();\n  Sums sums;\n"),
+    ),
+    "bf16 numbers converted by CUDA's function": (
+        Edit("lane_columns.cuh", "std::is_same_v<T, __nv_bfloat16>", "false"),
+    ),
+}
+
+
+def trials(device: torch.device) -> Iterator[Trial]:
+    run = next(chain.variants(STACK, on_gpu=False))
+    yield Trial(chain.work(STACK), run, chain.operands(STACK, device), partial(chain.truth, STACK))
+    batches = (replace(layer, rows=rows) for rows in BATCHES for layer in LAYERS)
+    for layer in (*LAYERS, *batches):
+        run = next(candidates.ours(layer, on_gpu=False))
+        yield Trial(candidates.work(layer), run, candidates.operands(layer, device), partial(candidates.truth, layer))
+
+
+def main(argv: list[str] | None = None) -> int:
+    libraries = variants(default_library("decode_linear", "cuda"), EDITS)
+    return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
