@@ -36,8 +36,8 @@ endif
 # took 16 to 44 ms instead of 5.8 ms on a busy machine), and a quiet machine is no slower for it.
 export OMP_WAIT_POLICY ?= passive
 
-COMMANDS := help setup generate chat drop-in test test-chapter bench-chapter notebook-chapter exercise lab docs \
-            docs-serve doctor lint clean
+COMMANDS := help setup generate chat drop-in quality-gate test test-chapter bench-chapter notebook-chapter exercise lab \
+            docs docs-serve doctor lint clean
 .PHONY: $(COMMANDS)
 
 # `make test-chapter 3`: the words that are no commands become N, and goals that do nothing.
@@ -77,6 +77,10 @@ chat: ##  | talk with Qwen3; PROMPT=... MODEL=... ARGS=... as above
 drop-in: ##  | our operators in a Hugging Face model, checked, timed: MODEL=tiny ARGS=...
 	@$(call ready,full,torch transformers rich)
 	@$(PY) -m chapters.ch03_swiglu.drop_in $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
+
+quality-gate: ##  | whether int8 weights change a model's answers: MODEL=tiny ARGS="--layers all"
+	@$(call ready,base,torch tokenizers rich)
+	@$(PY) -m chapters.ch08_w8a16_head.quality_gate $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
 
 test: ##  | run all tests, as CI does; ARGS="-k rope" chooses
 	@$(call ready,full,torch transformers hypothesis pytest)

@@ -123,6 +123,25 @@ def test_an_answer_that_is_right_only_the_first_time_is_found_out() -> None:
         check(Variant("ours", only_once), operands(0), truth(operands(0)), LoopPlayer(), "here")
 
 
+def test_integers_that_a_replay_does_not_write_are_found_out() -> None:
+    """They hold the largest integer before, as floats hold NaN."""
+    done: list[Tensor] = []
+
+    def only_once(of: Operands) -> list[Tensor]:
+        if len(done) < 2:
+            done.append(of["ids"].copy_(of["x"].argmax(-1)))
+        return [of["ids"]]
+
+    def differs(got: Tensor, want: Tensor) -> Tensor:
+        return (got != want).double()
+
+    given = {"x": torch.eye(3), "ids": torch.zeros(3, dtype=torch.int64)}
+    every_time = Variant("ours", lambda of: [of["x"].argmax(-1)], ulps=0.0, error=differs)
+    check(every_time, given, [torch.arange(3)], LoopPlayer(), "here")
+    with pytest.raises(WrongAnswer, match="replayed"):
+        check(Variant("ours", only_once, ulps=0.0, error=differs), given, [torch.arange(3)], LoopPlayer(), "here")
+
+
 def test_checking_leaves_the_operands_as_they_are() -> None:
     mine, kept = operands(0), operands(0)
     check(Variant("ours", in_place), mine, truth(mine), LoopPlayer(), "here")

@@ -17,6 +17,7 @@ COMMANDS = [
         "generate",
         "chat",
         "drop-in",
+        "quality-gate",
         "test",
         "test-chapter",
         "bench-chapter",
@@ -126,6 +127,14 @@ def test_drop_in_takes_a_model_and_options(project: Project) -> None:
     assert project.run("drop-in") == [call]
     assert project.run("drop-in", "MODEL=a b/c", "ARGS=--bench --rounds 3") == [
         [*call, "--model=a b/c", "--bench", "--rounds", "3"]
+    ]
+
+
+def test_quality_gate_takes_a_model_and_options(project: Project) -> None:
+    call = ["-m", "chapters.ch08_w8a16_head.quality_gate"]
+    assert project.run("quality-gate") == [call]
+    assert project.run("quality-gate", "MODEL=a b/c", "ARGS=--layers all --prompts 'my texts.json'") == [
+        [*call, "--model=a b/c", "--layers", "all", "--prompts", "my texts.json"]
     ]
 
 

@@ -1,7 +1,9 @@
 // cpu_operators.h: the operators as plain loops, on the rows [first, last) of their arguments. No PyTorch here: the
 // bindings share the rows out among threads.
 //
-// A row of decode_linear is a column of its result. A row of attention is one KV head of one sequence, in the partials one partition of it; of the merge a query head.
+// A row of decode_linear is a column of its result; one of a head is one of its weight, and an argmax of some rows is a
+// key for each row of the input: the largest of keys is that of all rows. A row of attention is one KV head of one
+// sequence, in the partials one partition of it; of the merge a query head.
 #pragma once
 
 #include "operators.h"
@@ -16,5 +18,8 @@ void paged_attention(const PagedAttention& args, int64_t first, int64_t last);
 void paged_attention_partials(const PagedAttentionSplit& args, int64_t first, int64_t last);
 void merge_partitions(const MergePartitions& args, int64_t first, int64_t last);
 void decode_linear(const DecodeLinear& args, int64_t first, int64_t last);
+void w8a16_linear(const W8A16Linear& args, int64_t first, int64_t last);
+void head_argmax(const HeadArgmax& args, int64_t first, int64_t last, uint64_t* keys);
+void w8a16_argmax(const W8A16Argmax& args, int64_t first, int64_t last, uint64_t* keys);
 
 }  // namespace qwen::cpu

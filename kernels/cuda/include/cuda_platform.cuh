@@ -3,7 +3,7 @@
 //
 // It adds the few things that the two spell differently: launch(), dynamic_shared(), grid_sync(), thread block
 // clusters, programmatic dependent launch, a base-2 exponential, a load that leaves the first-level cache alone, and
-// the number of SMs.
+// two sizes of the device.
 #pragma once
 
 #ifdef __CUDACC__
@@ -76,13 +76,15 @@ __device__ __forceinline__ uint4 load_once(const void* from) {
   return raw;
 }
 
-// The streaming multiprocessors (SMs) of the current GPU.
+// Of the current device: its multiprocessors, and the most dynamic shared memory that a block can be given, in bytes.
 inline int multiprocessors() {
-  int device = 0, count = 0;
-  const auto what = [] { return std::string("Asking for the number of SMs of the GPU"); };
-  cuda_platform::check(cudaGetDevice(&device), what);
-  cuda_platform::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), what);
-  return count;
+  return cuda_platform::device_attribute(cudaDevAttrMultiProcessorCount);
+}
+inline int most_shared_bytes() {
+  return cuda_platform::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+inline int most_shared_bytes() {
+  return cuda_platform::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 // Runs kernel(args...) on the stream. Throws std::runtime_error with a sentence if the launch is refused.
@@ -159,6 +161,9 @@ inline void grid_dependency_wait() {}  // kernels run one after the other
 inline void grid_dependency_trigger() {}
 inline int multiprocessors() {
   return 2;  // so few that small launches, too, have more work than blocks
+}
+inline int most_shared_bytes() {
+  return 64 * 1024;  // of the smallest GPU that is supported
 }
 inline float exp2_approximate(float x) {
   return exp2f(x);

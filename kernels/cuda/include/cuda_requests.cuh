@@ -20,16 +20,21 @@ void check(cudaError_t error, What what) {
   throw std::runtime_error(what() + " failed: " + cudaGetErrorString(error) + ".");
 }
 
-// Clusters and dependent launches came with compute capability 9.0.
-inline bool is_hopper_or_later() {
-  int device = 0, major = 0;
-  const auto what = [] { return std::string("Asking for the compute capability of the GPU"); };
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  const auto what = [] { return std::string("Asking for an attribute of the GPU"); };
   check(cudaGetDevice(&device), what);
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), what);
-  return major >= 9;
+  check(cudaDeviceGetAttribute(&value, attribute, device), what);
+  return value;
 }
 
-// More than every GPU grants unasked: dynamic shared memory above 48 KB, clusters of more than 8 blocks.
+// Clusters and dependent launches came with compute capability 9.0.
+inline bool is_hopper_or_later() {
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+}
+
+// More than every GPU grants unasked: shared memory above 48 KB, of which a kernel's variables may take a part, and
+// clusters of more than 8 blocks.
 template <class What>
 void allow(const void* kernel, size_t shared_bytes, int cluster, What what) {
   if (shared_bytes > 32 * 1024)

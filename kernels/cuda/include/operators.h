@@ -173,6 +173,57 @@ struct DecodeLinear {
 };
 // --8<-- [end:decode_linear]
 
+// --8<-- [start:head]
+// What a head reads: rows of x, or their RMSNorm, in fp32 and not rounded in between.
+struct HeadInput {
+  const void* x;            // [batch, k]
+  const void* norm_weight;  // [k], or null: x as it is
+  int64_t batch, k;         // batch: 1 to 8
+  int64_t x_stride;         // elements from one row to the next
+  float eps;
+  Dtype dtype, norm_dtype;  // of x, of norm_weight
+  bool prefetch;            // weights are read before the kernels ahead have ended
+};
+
+// Row r stands for qweight[r, c] * scales[r, c / group].
+struct W8Weight {
+  const int8_t* qweight;  // [n, k]
+  const float* scales;    // [n, k / group]
+  int64_t n, group;       // group: 32, 64, 128 or k
+};
+
+// out[i, r] = input[i, :] . weight[r, :], rounded once.
+struct W8A16Linear {
+  HeadInput input;
+  W8Weight weight;
+  void* out;        // [batch, n]
+  Dtype out_dtype;  // kFloat32, or that of x
+};
+// --8<-- [end:head]
+
+// --8<-- [start:argmax]
+// ids[i] = the lowest r for which input[i, :] . weight[r, :] is largest, in fp32. A NaN is
+// larger than everything.
+struct Argmax {
+  int64_t* ids;         // [batch]
+  uint64_t* workspace;  // [9]; 0 before and after each launch
+};
+// --8<-- [end:argmax]
+
+struct HeadArgmax {
+  HeadInput input;
+  const void* weight;  // [n, k]
+  int64_t n;
+  Dtype weight_dtype;  // kFloat16 or kBFloat16
+  Argmax result;
+};
+
+struct W8A16Argmax {
+  HeadInput input;
+  W8Weight weight;
+  Argmax result;
+};
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -187,3 +238,6 @@ QWEN_EXPORT void qwen_paged_attention_partials(const qwen::PagedAttentionSplit& 
 QWEN_EXPORT void qwen_merge_partitions(const qwen::MergePartitions& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_decode_linear(const qwen::DecodeLinear& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_w8a16_linear(const qwen::W8A16Linear& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_head_argmax(const qwen::HeadArgmax& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_w8a16_argmax(const qwen::W8A16Argmax& args, cudaStream_t stream);

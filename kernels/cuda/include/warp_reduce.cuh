@@ -17,3 +17,28 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 // --8<-- [end:warp_sum]
+
+// The sums of kCount values (a power of two, 32 at most) with fewer shuffles: in each of the first steps a lane gives
+// away half of its values and adds what it gets to the others. Lane l returns the sum of values[l * kCount / 32], to
+// the bits of warp_sum.
+template <int kCount>
+__device__ __forceinline__ float warp_sums(float (&values)[kCount], int lane) {
+  static_assert(kCount >= 1 && kCount <= kWarpSize && (kCount & (kCount - 1)) == 0, "a power of two, 32 at most");
+#pragma unroll
+  for (int step = 2; step <= kCount; step *= 2) {
+    const int distance = kWarpSize / step, half = kCount / step;
+    const bool upper = lane & distance;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (i >= half) break;
+      const float given = upper ? values[i] : values[i + half];
+      const float kept = upper ? values[i + half] : values[i];
+      values[i] = kept + __shfl_xor_sync(kAllLanes, given, distance);
+    }
+  }
+#pragma unroll
+  for (int distance = kWarpSize / kCount / 2; distance > 0; distance /= 2) {
+    values[0] += __shfl_xor_sync(kAllLanes, values[0], distance);
+  }
+  return values[0];
+}

@@ -121,8 +121,8 @@ def side_by_side(
 def check(variant: Variant, operands: Operands, want: Sequence[Tensor], player: Player, where: str) -> None:
     """Holds an answer against the truth twice: called, and replayed as it is timed. `operands` stay as they are.
 
-    Each time all that the variant writes holds NaN before, and a NaN is wrong. A kernel that is launched on another
-    stream than the current one is not in the recording, and found out here.
+    Each time all that the variant writes holds NaN before, integers their largest, and a NaN is wrong. A kernel that
+    is launched on another stream than the current one is not in the recording, and found out here.
 
     Raises:
         WrongAnswer: an element is further from the truth than `variant.ulps`, a shape differs, or an answer is missing.
@@ -134,7 +134,7 @@ def check(variant: Variant, operands: Operands, want: Sequence[Tensor], player: 
         recording = player.record([partial(variant.run, mine)], keep=1)
     try:
         for tensor in _answer(recording):
-            tensor.fill_(torch.nan)
+            tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
         _restore(mine, operands)  # after the NaN: an answer in place is an operand
         player.replay(recording)
         compare(variant, _answer(recording), want, f"{where}, {variant.label}, replayed")

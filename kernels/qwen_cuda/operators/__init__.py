@@ -4,8 +4,9 @@ Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.o
 which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
 """
 
-from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
 from qwen_cuda.operators.decode_linear import decode_linear
+from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
+from qwen_cuda.operators.head import argmax_workspace, head_argmax, w8a16_argmax, w8a16_linear
 from qwen_cuda.operators.paged_attention import (
     attention_workspace,
     check_block_table,
@@ -21,12 +22,14 @@ from qwen_cuda.operators.silu_mul import silu_mul
 __all__ = [
     "add_rms_norm",
     "add_rms_norm_",
+    "argmax_workspace",
     "attention_workspace",
     "check_block_table",
     "check_indices",
     "cos_sin_table",
-    "fused_decode_attention",
     "decode_linear",
+    "fused_decode_attention",
+    "head_argmax",
     "merge_partitions",
     "paged_attention_grouped",
     "paged_attention_partials",
@@ -35,4 +38,6 @@ __all__ = [
     "rms_norm",
     "rms_norm_",
     "silu_mul",
+    "w8a16_argmax",
+    "w8a16_linear",
 ]

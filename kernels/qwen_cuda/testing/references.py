@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qwen3_ref import functional as F
 from qwen3_ref import paged
+from qwen3_ref.quantized import dequantize_w8, head_logits
 from qwen_cuda.attention_workspace import WorkspaceLayout, partition_tokens
 
 
@@ -201,6 +202,47 @@ def decode_linear(
     )
 
 
+def w8a16_linear(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    out_dtype: torch.dtype | None = None,
+    prefetch: bool = False,
+) -> Tensor:
+    """`x: [b, k]`, `qweight: [n, k]` int8, `scales: [n, groups]` → `[b, n]`."""
+    return head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps).to(out_dtype or x.dtype)
+
+
+def head_argmax(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    workspace: Tensor,
+    prefetch: bool = False,
+) -> Tensor:
+    """`x: [b, k]`, `weight: [n, k]` → int64 `[b]`; the workspace is not used."""
+    return head_logits(x, weight, norm_weight, eps).argmax(-1)
+
+
+def w8a16_argmax(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    workspace: Tensor,
+    prefetch: bool = False,
+) -> Tensor:
+    """As `head_argmax`, of the logits of `w8a16_linear`."""
+    return head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps).argmax(-1)
+
+
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     rms_norm,
     rms_norm_,
@@ -214,6 +256,9 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     merge_partitions,
     fused_decode_attention,
     decode_linear,
+    w8a16_linear,
+    head_argmax,
+    w8a16_argmax,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

@@ -1,0 +1,174 @@
+"""Plausible faults in kernels/cuda/w8a16_linear.cu and its headers, one at a time: the checks must notice every one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chapters.ch08_w8a16_head.w8_checks import LARGE, W8_CHECKS
+from qwen_cuda.building import Edit, build
+from qwen_cuda.loading import default_library
+from qwen_cuda.testing.backends import opened
+from qwen_cuda.testing.mutants import Mutant, MutantTrial
+
+pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
+SOURCE = "w8a16_linear"
+CHECKS = sorted(W8_CHECKS, key=lambda check: check in LARGE)
+
+
+def kernel(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("w8a16_linear.cu", old, new),)
+
+
+def rows(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("head_rows.cuh", old, new),)
+
+
+def weights(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("head_weights.cuh", old, new, count),)
+
+
+HALF = "distance = kWarpSize / kCount / 2"
+GAIN = "value = value * factor * number_at(in.norm_weight, in.norm_dtype, c);"
+
+MUTANTS = (
+    # Bytes and scales.
+    Mutant("sign bit kept", "Bytes are taken for unsigned ones.", weights("word ^ 0x80808080u", "word")),
+    Mutant("bias of 2^23 alone", "Each weight is 128 too large.", weights("8388736.0f;", "8388608.0f;")),
+    Mutant("bytes in reverse", "The first column is taken for the fourth.", weights("0x7440 + i", "0x7443 - i")),
+    Mutant(
+        "words exchanged",
+        "Columns 4 to 7 and 8 to 11 change places.",
+        weights("j == 1 ? raw.y : j == 2 ? raw.z", "j == 1 ? raw.z : j == 2 ? raw.y"),
+    ),
+    Mutant("scale forgotten", "Integers are summed.", weights("fmaf(dot, loaded.scale, sum)", "sum + dot")),
+    Mutant(
+        "one scale for a row",
+        "Every group takes that of the first.",
+        weights("(groups == 1 ? 0 : column >> shift)", "0"),
+    ),
+    Mutant("groups half as wide", "Scales are read twice as far.", weights("< w.group)", "< w.group / 2)"), "checked"),
+    Mutant("scales of one row", "Every row takes those of the first.", weights("scales[row * groups +", "scales[")),
+    Mutant(
+        "16-byte loads at any address",
+        "They are made although the weight is not aligned.",
+        weights(" && rows_are_aligned(values, 0)", "", 2),
+        "checked",
+    ),
+    Mutant(
+        "16-byte loads of odd rows",
+        "They are made although rows end inside a load.",
+        weights("k % kColumns == 0 && ", "", 2),
+        "checked",
+    ),
+    Mutant(
+        "bytes beyond a row",
+        "The end of the last row reads what follows.",
+        weights("if (column + i < k) words", "words"),
+        "checked",
+    ),
+    # x in shared memory.
+    Mutant(
+        "x read while it is written",
+        "No barrier without a norm.",
+        rows(
+            "  __syncthreads();\n  if (in.norm_weight == nullptr) return;",
+            "  if (in.norm_weight == nullptr) return;\n  __syncthreads();",
+        ),
+        "checked",
+    ),
+    Mutant(
+        "x read while it is normed",
+        "No barrier after the norm.",
+        rows("    }\n  }\n  __syncthreads();\n}", "    }\n  }\n}"),
+        "checked",
+    ),
+    Mutant("no zeros behind x", "What shared memory held is multiplied.", rows("c < padded; c", "c < k; c")),
+    Mutant(
+        "rows of x beyond the batch",
+        "A batch is rounded up, and what follows is read.",
+        rows("i < in.batch && c < k", "c < k"),
+        "checked",
+    ),
+    Mutant("squares of one warp", "The others' are dropped.", rows("sum += squares[i][w]", "sum = squares[i][w]")),
+    Mutant("missing eps", "A row of zeros is divided by zero.", rows(" + in.eps", "")),
+    Mutant(
+        "mean over the padding", "The mean is too small.", rows("static_cast<float>(k)", "static_cast<float>(padded)")
+    ),
+    Mutant(
+        "normed x is rounded",
+        "To bf16, as a norm of its own would leave it.",
+        rows(GAIN, GAIN.replace("= value", "= to_float(from_float<__nv_bfloat16>(value").replace(");", ")));")),
+    ),
+    # The walk.
+    Mutant(
+        "one pass", "Rows beyond those of all warps are left out.", rows("row += stride) {", "row = weight.rows) {")
+    ),
+    Mutant("same rows again", "The next rows are loaded from these.", rows("last ? row + stride : row,", "row,")),
+    Mutant("first step again", "Every step loads the first columns.", rows("last ? 0 : step + 1", "0")),
+    Mutant(
+        "rows beyond the weight",
+        "The last rows of four are read where there are none.",
+        rows("from + r < weight.rows && column", "column"),
+        "checked",
+    ),
+    Mutant(
+        "rows and batch exchanged",
+        "Sums are taken for another row's.",
+        rows("take(row + s / kBatch, s % kBatch,", "take(row + s % kHeadRows, s / kHeadRows,"),
+    ),
+    Mutant("x of the first row for all", "A batch gives one row.", rows("(i * steps + step) *", "step *")),
+    Mutant(
+        "later launches read the first rows",
+        "Where shared memory holds few rows of x.",
+        rows("first * input.x_stride * size", "0 * size * first"),
+    ),
+    Mutant(
+        "half of the lanes",
+        "The last shuffle is left out.",
+        (Edit("warp_reduce.cuh", f"{HALF}; distance > 0", f"{HALF}; distance > 1"),),
+    ),
+    # The output.
+    Mutant(
+        "later launches write the first rows",
+        "Where shared memory holds few rows of x.",
+        kernel("first * weight.rows * out_size", "0 * first * out_size"),
+    ),
+    Mutant("logits of no row of x", "Batches are rounded up.", kernel(" && i < input.batch", ""), "checked"),
+    Mutant("logits of no row of the weight", "Rows come in fours.", kernel(" && row < weight.rows", ""), "checked"),
+    Mutant(
+        "out in float32 always",
+        "Twice the bytes that out has.",
+        kernel("if (dtype == qwen::Dtype::kFloat32)", "if (true)"),
+        "checked",
+    ),
+)
+
+# Not faults: what the kernel could choose.
+CHOICES = {
+    "as it is": (),
+    "2 rows in flight": rows("kHeadRows = 4", "kHeadRows = 2"),
+    "128 threads a block": rows("kHeadThreads = 256", "kHeadThreads = 128"),
+    "6 blocks an SM": rows("return batch == 1 ? 3 : batch <= 4 ? 2 : 1;", "return 6;"),
+}
+
+
+@pytest.fixture(scope="module")
+def trial() -> MutantTrial:
+    return MutantTrial(SOURCE, MUTANTS, CHECKS)
+
+
+@pytest.mark.parametrize("variant", ["plain", "checked"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_w8a16_linear_passes_whatever_it_chooses(choice: str, variant: str) -> None:
+    edits = CHOICES[choice]
+    build(*(replace(default_library(SOURCE, "sim", variant), edits=edits) for edits in CHOICES.values()))
+    with opened("sim", replace(default_library(SOURCE, "sim", variant), edits=edits)) as backend:
+        for check in CHECKS:
+            check(backend)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_of_w8a16_linear_is_caught(mutant: Mutant, trial: MutantTrial, tally: list[str]) -> None:
+    tally.append(trial.catch(mutant))
