@@ -82,9 +82,11 @@ quality-gate: ##  | whether int8 weights change a model's answers: MODEL=tiny AR
 	@$(call ready,base,torch tokenizers rich)
 	@$(PY) -m chapters.ch08_w8a16_head.quality_gate $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
 
+# The files of the tests run side by side where pytest-xdist is installed; qwen_cuda.testing.workers says in how many
+# processes, ARGS="-n 0" in none but one.
 test: ##  | run all tests, as CI does; ARGS="-k rope" chooses
 	@$(call ready,full,torch transformers hypothesis pytest)
-	@$(PY) -m pytest $(value ARGS)
+	@$(PY) -m pytest $$($(PY) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile) $(value ARGS)
 
 test-chapter: ## N | run the tests of one chapter, e.g. make test-chapter 1
 	$(need_chapter)

@@ -18,3 +18,16 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout(seconds): another limit for this test; needs pytest-timeout")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    from qwen_cuda.testing import workers
+
+    return workers.count(config)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    from qwen_cuda.testing import workers
+
+    workers.share_cores(session.config)

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MAKE = shutil.which("make")
 STUB = f"""#!{sys.executable}
 import json, os, sys
+if sys.argv[1:] == ["-c", "import xdist"]:
+    sys.exit("HAS_XDIST" not in os.environ)
 if not (sys.argv[1] == "-c" and "version_info" in sys.argv[2]):
     kept = {{key: os.environ.get(key) for key in ("PYTHONPATH", "QWEN_EXERCISE", "PROMPT")}}
     with open(os.environ["CALLS"], "a") as file:

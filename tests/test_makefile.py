@@ -154,6 +154,13 @@ def test_any_prompt_arrives_as_it_was_typed(project: Project, prompt: str) -> No
     assert not (project.root / "made").exists()
 
 
+def test_files_of_tests_run_side_by_side_where_xdist_is_and_args_come_last(project: Project) -> None:
+    assert project.run("test", "ARGS=-n 0 -k 'a or b'") == [["-m", "pytest", "-n", "0", "-k", "a or b"]]
+    done = project.make("test", "ARGS=-n 0 -k 'a or b'", f"PYTHON={project.stub}", env={"HAS_XDIST": "1"})
+    assert done.returncode == 0
+    assert project.calls() == [["-m", "pytest", *"--numprocesses auto --dist loadfile -n 0 -k".split(), "a or b"]]
+
+
 def test_docs_builds_strictly_and_never_quietly(project: Project) -> None:
     assert project.run("docs") == [["docs/hooks/notebooks.py", "sync"], ["-m", "mkdocs", "build", "--strict"]]
 

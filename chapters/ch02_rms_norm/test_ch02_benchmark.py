@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from chapters.ch02_rms_norm import benchmark, candidates
 from chapters.ch02_rms_norm.benchmark import Comparison, plan
 from chapters.ch02_rms_norm.targets import MANY_ROWS, ROWS, judge
-from qwen_cuda.benchmarking import Case, Ceilings, Operands, Quantiles, Report, Variant, WrongAnswer, rotate
+from qwen_cuda.benchmarking import Operands, Report, Variant, WrongAnswer, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.peers import Vllm
 from qwen_cuda.benchmarking.side_by_side import check
-from qwen_cuda.loading import load_operators
+from qwen_cuda.testing.benchmarks import (
+    CPU,
+    complaint_of_a_run,
+    memory_is_full,
+    printed_targets,
+    result,
+    results_of_a_run,
+)
 
-CPU = torch.device("cpu")
-CEILINGS = Ceilings(read_gbps=4500.0, copy_gbps=4000.0, matmul_tflops={}, graph_node_us=0.7)
+pytestmark = pytest.mark.usefixtures("operators")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _operators() -> None:
-    load_operators()
-
-
-@pytest.fixture
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that took no time."""
-    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
 
 
 class FakeVllm:
@@ -141,10 +133,7 @@ def test_a_run_writes_what_it_measured(
     quick_ceilings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", small_plan)
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--device", "cpu", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
-    assert (data["schema"], data["chapter"]) == (1, "ch02_rms_norm")
+    data = results_of_a_run(benchmark, tmp_path)
     found = {(case["op"], case["variant"]) for case in data["cases"]}
     assert found == {
         *(("rms_norm", name) for name in ("ours", "ours_in_place", "torch_rms_norm", "torch_eager")),
@@ -167,19 +156,13 @@ def test_a_wrong_kernel_ends_the_run_without_a_time(
 
     monkeypatch.setattr(benchmark, "plan", small_plan)
     monkeypatch.setattr(candidates, "_add_rms_norm_in_place", forgets_the_sum)
-    assert benchmark.main(["--device", "cpu", "--output", str(tmp_path / "out.json")]) == 1
-    said = capsys.readouterr()
-    assert "wrong answer, nothing is reported: add_rms_norm, rows 4, hidden 64" in said.err
-    assert "output 2 is" in said.err
-    assert said.out == ""
-    assert not list(tmp_path.iterdir())
+    said = complaint_of_a_run(benchmark, tmp_path, capsys)
+    assert "wrong answer, nothing is reported: add_rms_norm, rows 4, hidden 64" in said
+    assert "output 2 is" in said
 
 
 def test_a_full_memory_leaves_one_shape_out(quick_ceilings: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any, **more: Any) -> None:
-        raise torch.OutOfMemoryError("no")
-
-    monkeypatch.setattr("qwen_cuda.benchmarking.operator_benchmark.side_by_side", full)
+    monkeypatch.setattr("qwen_cuda.benchmarking.operator_benchmark.side_by_side", memory_is_full)
     report = Report(benchmark.CHAPTER, CPU, quick=True)
     benchmark.compare(report, Comparison("rms_norm", 2, 8, torch.float32), None)
     assert report.notes == ["rms_norm [2, 8] float32: left out, the device's memory is full."]
@@ -188,17 +171,14 @@ def test_a_full_memory_leaves_one_shape_out(quick_ceilings: None, monkeypatch: p
 def results(**us: float) -> dict[str, Any]:
     """Results in which every case that a target needs was measured. `us` changes single ones: op_variant_rows_cache."""
     cases = []
-    for op, moved in (("rms_norm", 2), ("add_rms_norm", 4)):
+    for op in candidates.OPS:
         for variant in ("ours", "vllm", "torch_eager"):
             for rows in sorted({*ROWS, *MANY_ROWS}):
                 for cache in ("cold", "warm"):
-                    nbytes = 2 * 1024 * (moved * rows + 1)
-                    time = max(2.0, nbytes / 4000 / 1e3 / 0.9) * {"torch_eager": 5.0}.get(variant, 1.0)
+                    work = candidates.work(op, rows, 1024, torch.bfloat16)
+                    time = max(2.0, work.bytes / 4000 / 1e3 / 0.9) * {"torch_eager": 5.0}.get(variant, 1.0)
                     time = us.get(f"{op}_{variant}_{rows}_{cache}", time)
-                    shape: dict[str, int | str] = {"rows": rows, "hidden": 1024}
-                    quantiles = Quantiles(time * 0.99, time, time * 1.01)
-                    case = Case(op, variant, shape, "bfloat16", cache, bytes=nbytes, us=quantiles)
-                    cases.append(case.to_dict(CEILINGS))
+                    cases.append(result(work, variant, time, cache=cache, spread=0.01))
     return {"ceilings": {"copy_gbps": 4000.0}, "cases": cases}
 
 
@@ -225,32 +205,20 @@ def test_what_was_not_measured_is_neither_met_nor_missed(quick_ceilings: None) -
     found["cases"] = [case for case in found["cases"] if case["variant"] != "vllm"]
     unknown = [verdict for verdict in judge(found) if verdict.passed is None]
     assert [verdict.target for verdict in unknown] == ["not slower than vLLM"] * 2
-    report = Report(benchmark.CHAPTER, CPU, quick=True)
-    out = io.StringIO()
-    benchmark.print_targets(report, Console(file=out, width=160))
-    assert out.getvalue().count("not measured") == 9
-
-
-@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.cuda)])
-def gpu(request: pytest.FixtureRequest) -> torch.device:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU that PyTorch can use")
-    return torch.device("cuda")
+    assert printed_targets(benchmark).count("not measured") == 9
 
 
 @pytest.mark.slow
-def test_a_quick_run_on_a_gpu_measures_the_ladder(gpu: torch.device, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--quick", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
+def test_a_quick_run_on_a_gpu_measures_the_ladder(gpu_device: torch.device, tmp_path: Path) -> None:
+    data = results_of_a_run(benchmark, tmp_path, "--quick")
     steps = {(case["op"], case["step"]) for case in data["cases"] if case["variant"] == "ours"}
     assert steps >= {("rms_norm", None), ("add_rms_norm", None), *(("rms_norm", f"v{n}") for n in range(1, 6))}
     assert all(case["us"]["median"] >= data["ceilings"]["graph_node_us"] * 0.5 for case in data["cases"])
 
 
 @pytest.mark.slow
-def test_compiled_code_is_right_and_timed_on_a_gpu(gpu: torch.device, quick_ceilings: None) -> None:
-    report = Report(benchmark.CHAPTER, gpu, quick=True)
+def test_compiled_code_is_right_and_timed_on_a_gpu(gpu_device: torch.device, quick_ceilings: None) -> None:
+    report = Report(benchmark.CHAPTER, gpu_device, quick=True)
     with torch.inference_mode():
         for op in candidates.OPS:
             what = Comparison(op, 8, 1024, torch.bfloat16, everybody=True, compiled=True)

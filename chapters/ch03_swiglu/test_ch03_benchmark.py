@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from chapters.ch03_swiglu import benchmark, candidates, packing, profiled
 from chapters.ch03_swiglu.benchmark import Packing, Product, plan
 from chapters.ch03_swiglu.targets import MANY_ROWS, ROWS, SIZE, judge
-from qwen_cuda.benchmarking import Case, Ceilings, Operands, Quantiles, Report, Variant, WrongAnswer, rotate
+from qwen_cuda.benchmarking import Operands, Report, Variant, WrongAnswer, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.peers import Vllm
 from qwen_cuda.benchmarking.side_by_side import check
-from qwen_cuda.loading import load_operators
+from qwen_cuda.testing.benchmarks import CPU, complaint_of_a_run, printed_targets, result, results_of_a_run
 
-CPU = torch.device("cpu")
-CEILINGS = Ceilings(read_gbps=4500.0, copy_gbps=4000.0, matmul_tflops={}, graph_node_us=0.7)
+pytestmark = pytest.mark.usefixtures("operators")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _operators() -> None:
-    load_operators()
-
-
-@pytest.fixture
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that took no time."""
-    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
 
 
 class FakeVllm:
@@ -170,10 +155,7 @@ def test_a_run_writes_silu_mul_and_packing(
     quick_ceilings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", small_plan)
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--device", "cpu", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
-    assert (data["schema"], data["chapter"]) == (1, "ch03_swiglu")
+    data = results_of_a_run(benchmark, tmp_path)
     assert {(case["op"], case["variant"]) for case in data["cases"]} == {
         *(("silu_mul", name) for name in ("ours", "ours_hf_rounding", "torch_eager", "torch_eager_unpacked")),
         *(("qkv_linear", name) for name in ("cublas_packed", "cublas_apart")),
@@ -193,11 +175,8 @@ def test_a_wrong_silu_mul_ends_the_run_without_a_time(
 
     monkeypatch.setattr(benchmark, "plan", small_plan)
     monkeypatch.setattr(candidates, "_silu_mul", exchanges_the_halves)
-    assert benchmark.main(["--device", "cpu", "--output", str(tmp_path / "out.json")]) == 1
-    said = capsys.readouterr()
-    assert "wrong answer, nothing is reported: silu_mul, rows 4, size 64" in said.err
-    assert said.out == ""
-    assert not list(tmp_path.iterdir())
+    said = complaint_of_a_run(benchmark, tmp_path, capsys)
+    assert "wrong answer, nothing is reported: silu_mul, rows 4, size 64" in said
 
 
 def results(**us: float) -> dict[str, Any]:
@@ -206,13 +185,10 @@ def results(**us: float) -> dict[str, Any]:
     for variant in ("ours", "vllm", "torch_eager", "torch_eager_unpacked"):
         for rows in sorted({*ROWS, *MANY_ROWS}):
             for cache in ("cold", "warm"):
-                nbytes = 2 * 3 * rows * SIZE
-                time = max(1.8, nbytes / 4000 / 1e3 / 0.9) * (1.95 if "eager" in variant else 1.0)
+                work = candidates.work(rows, SIZE, torch.bfloat16)
+                time = max(1.8, work.bytes / 4000 / 1e3 / 0.9) * (1.95 if "eager" in variant else 1.0)
                 time = us.get(f"{variant}_{rows}_{cache}", time)
-                shape: dict[str, int | str] = {"rows": rows, "size": SIZE}
-                quantiles = Quantiles(time * 0.99, time, time * 1.01)
-                case = Case("silu_mul", variant, shape, "bfloat16", cache, bytes=nbytes, us=quantiles)
-                cases.append(case.to_dict(CEILINGS))
+                cases.append(result(work, variant, time, cache=cache, spread=0.01))
     return {"ceilings": {"copy_gbps": 4000.0}, "cases": cases}
 
 
@@ -247,9 +223,7 @@ def test_what_was_not_measured_of_silu_mul_is_neither_met_nor_missed(quick_ceili
     found = results()
     found["cases"] = [case for case in found["cases"] if case["variant"] != "vllm"]
     assert [verdict.target for verdict in judge(found) if verdict.passed is None] == ["not slower than vLLM"]
-    out = io.StringIO()
-    benchmark.print_targets(Report(benchmark.CHAPTER, CPU, quick=True), Console(file=out, width=200))
-    assert out.getvalue().count("not measured") == 8
+    assert printed_targets(benchmark).count("not measured") == 8
 
 
 @pytest.mark.parametrize("wrong", [{"op": "rms_norm"}, {"dtype": "float64"}])
@@ -270,18 +244,11 @@ def test_a_step_that_is_not_there_cannot_be_profiled() -> None:
         pass
 
 
-@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.cuda)])
-def gpu(request: pytest.FixtureRequest) -> torch.device:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU that PyTorch can use")
-    return torch.device("cuda")
-
-
 @pytest.mark.slow
-def test_a_quick_run_of_chapter_3_on_a_gpu_measures_ladder_and_packing(gpu: torch.device, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--quick", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
+def test_a_quick_run_of_chapter_3_on_a_gpu_measures_ladder_and_packing(
+    gpu_device: torch.device, tmp_path: Path
+) -> None:
+    data = results_of_a_run(benchmark, tmp_path, "--quick")
     steps = {case["step"] for case in data["cases"] if (case["op"], case["variant"]) == ("silu_mul", "ours")}
     assert steps == {None, "v1", "v2", "v3"}
     assert {case["op"] for case in data["cases"]} == {"silu_mul", *packing.PARTS}
@@ -289,8 +256,8 @@ def test_a_quick_run_of_chapter_3_on_a_gpu_measures_ladder_and_packing(gpu: torc
 
 
 @pytest.mark.slow
-def test_compiled_silu_mul_is_right_and_timed_on_a_gpu(gpu: torch.device, quick_ceilings: None) -> None:
-    report = Report(benchmark.CHAPTER, gpu, quick=True)
+def test_compiled_silu_mul_is_right_and_timed_on_a_gpu(gpu_device: torch.device, quick_ceilings: None) -> None:
+    report = Report(benchmark.CHAPTER, gpu_device, quick=True)
     with torch.inference_mode():
         benchmark.compare(report, Product(8, SIZE, torch.bfloat16, everybody=True, compiled=True), None)
     assert [case.op for case in report.cases if case.variant == "torch_compile"] == ["silu_mul"], report.notes

@@ -172,6 +172,19 @@ class PagedKVCache:
         self._pool.release(self._known(sequence).blocks)
         del self._sequences[sequence]
 
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forgets every token behind the first `length`, and the blocks that only they needed.
+
+        Raises:
+            ValueError: the sequence is unknown, or does not hold so many tokens.
+        """
+        one = self._known(sequence)
+        if not 0 <= length <= one.length:
+            raise ValueError(f"length is {length}; it must be from 0 to {one.length}, the tokens held.")
+        needed = -(-length // self.block_size)
+        self._pool.release(one.blocks[needed:])
+        one.length, one.blocks = length, one.blocks[:needed]
+
     def length(self, sequence: int) -> int:
         """Tokens appended so far. Raises ValueError if the sequence is unknown."""
         return self._known(sequence).length

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from chapters.ch04_paged_kv import benchmark, candidates, profiled
@@ -18,10 +15,7 @@ from chapters.ch04_paged_kv.benchmark import Comparison, plan
 from chapters.ch04_paged_kv.targets import judge
 from qwen3_ref import functional
 from qwen_cuda.benchmarking import (
-    Case,
-    Ceilings,
     Operands,
-    Quantiles,
     Report,
     Variant,
     WrongAnswer,
@@ -31,22 +25,17 @@ from qwen_cuda.benchmarking import (
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.peers import Vllm
 from qwen_cuda.benchmarking.side_by_side import check
-from qwen_cuda.loading import load_operators
+from qwen_cuda.testing.benchmarks import (
+    CPU,
+    complaint_of_a_run,
+    memory_is_full,
+    printed_targets,
+    result,
+    results_of_a_run,
+)
 
-CPU = torch.device("cpu")
-CEILINGS = Ceilings(read_gbps=4500.0, copy_gbps=4000.0, matmul_tflops={}, graph_node_us=0.7)
+pytestmark = pytest.mark.usefixtures("operators")
 DTYPES = [torch.bfloat16, torch.float16]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _operators() -> None:
-    load_operators()
-
-
-@pytest.fixture
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that took no time."""
-    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
 
 
 class FakeVllm:
@@ -181,10 +170,7 @@ def test_a_run_of_chapter_4_writes_what_it_measured(
     quick_ceilings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", small_plan)
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--device", "cpu", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
-    assert (data["schema"], data["chapter"]) == (1, "ch04_paged_kv")
+    data = results_of_a_run(benchmark, tmp_path)
     assert {case["variant"] for case in data["cases"]} == {"ours", "torch_eager"}
     assert "targets" not in capsys.readouterr().out, "the targets are a GPU's"
     assert benchmark.main(["--device", "cpu", "--quick"]) == 0
@@ -197,19 +183,13 @@ def test_a_wrong_cache_write_ends_the_run_without_a_time(
     right = candidates._ours
     monkeypatch.setattr(benchmark, "plan", small_plan)
     monkeypatch.setattr(candidates, "_ours", lambda of: [*right(of)[:2], of["k_cache"]])
-    assert benchmark.main(["--device", "cpu", "--output", str(tmp_path / "out.json")]) == 1
-    said = capsys.readouterr()
-    assert "wrong answer, nothing is reported: qk_norm_rope_cache_write, tokens 4" in said.err
-    assert "output 3 is" in said.err
-    assert said.out == ""
-    assert not list(tmp_path.iterdir())
+    said = complaint_of_a_run(benchmark, tmp_path, capsys)
+    assert "wrong answer, nothing is reported: qk_norm_rope_cache_write, tokens 4" in said
+    assert "output 3 is" in said
 
 
 def test_a_full_memory_leaves_one_number_of_tokens_out(quick_ceilings: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any, **more: Any) -> None:
-        raise torch.OutOfMemoryError("no")
-
-    monkeypatch.setattr(operator_benchmark, "side_by_side", full)
+    monkeypatch.setattr(operator_benchmark, "side_by_side", memory_is_full)
     report = Report(benchmark.CHAPTER, CPU, quick=True)
     benchmark.compare(report, Comparison(2), None)
     assert report.notes == [f"{candidates.OP}, 2 tokens, bfloat16: left out, the device's memory is full."]
@@ -222,11 +202,7 @@ def results(**us: float) -> dict[str, Any]:
         for tokens in (1, 8192):
             work = candidates.work(tokens, torch.bfloat16)
             usual = {"ours_1": 2.0, "vllm_1": 3.9}.get(f"{variant}_{tokens}", work.bytes / 4000 / 1e3 / 0.85)
-            time = us.get(f"{variant}_{tokens}", usual)
-            case = Case(
-                work.op, variant, work.shape, "bfloat16", "cold", bytes=work.bytes, us=Quantiles(time, time, time)
-            )
-            cases.append(case.to_dict(CEILINGS))
+            cases.append(result(work, variant, us.get(f"{variant}_{tokens}", usual)))
     return {"ceilings": {"copy_gbps": 4000.0}, "cases": cases}
 
 
@@ -249,10 +225,7 @@ def test_what_chapter_4_did_not_measure_is_neither_met_nor_missed(quick_ceilings
     found = results()
     found["cases"] = [case for case in found["cases"] if case["variant"] != "vllm"]
     assert [verdict.passed for verdict in judge(found)] == [True, None, True]
-    report = Report(benchmark.CHAPTER, CPU, quick=True)
-    out = io.StringIO()
-    benchmark.print_targets(report, Console(file=out, width=160))
-    assert out.getvalue().count("not measured") == 3
+    assert printed_targets(benchmark).count("not measured") == 3
 
 
 @pytest.mark.parametrize(
@@ -274,25 +247,16 @@ def test_profiled_cases_name_steps_of_the_ladder() -> None:
     assert {case.get("step") for case in profiled.CASES} - {None} < steps
 
 
-@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.cuda)])
-def gpu(request: pytest.FixtureRequest) -> torch.device:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU that PyTorch can use")
-    return torch.device("cuda")
-
-
 @pytest.mark.slow
-def test_a_quick_run_of_chapter_4_on_a_gpu_measures_the_ladder(gpu: torch.device, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--quick", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
+def test_a_quick_run_of_chapter_4_on_a_gpu_measures_the_ladder(gpu_device: torch.device, tmp_path: Path) -> None:
+    data = results_of_a_run(benchmark, tmp_path, "--quick")
     steps = {case["step"] for case in data["cases"] if case["variant"] == "ours"}
     assert steps == {None, "v1", "v2", "v3", "v4", "v5"}
 
 
 @pytest.mark.slow
-def test_the_compiled_cache_write_is_right_and_timed_on_a_gpu(gpu: torch.device, quick_ceilings: None) -> None:
-    report = Report(benchmark.CHAPTER, gpu, quick=True)
+def test_the_compiled_cache_write_is_right_and_timed_on_a_gpu(gpu_device: torch.device, quick_ceilings: None) -> None:
+    report = Report(benchmark.CHAPTER, gpu_device, quick=True)
     with torch.inference_mode():
         benchmark.compare(report, Comparison(8, compiled=True), None)
     assert [case.variant for case in report.cases][-1] == "torch_compile", report.notes

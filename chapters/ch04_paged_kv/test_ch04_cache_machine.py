@@ -62,6 +62,14 @@ class CacheMachine(RuleBasedStateMachine):
         del self.tokens[one]
         self.gone.append(one)
 
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        (one,) = self.some(data)
+        length = data.draw(st.integers(0, len(self.tokens[one])))
+        self.cache.truncate(one, length)
+        del self.tokens[one][length:]
+
     @precondition(lambda self: self.gone)
     @rule(data=st.data(), name=st.sampled_from(["free", "fork", "length", "block_table"]))
     def use_a_freed_sequence(self, data: st.DataObject, name: str) -> None:

@@ -172,6 +172,21 @@ def test_forks_of_one_batch_need_one_copy_less_than_they_are() -> None:
     assert [marks(of, one) for one in family] == [[1, 2, 3, 70 + i] for i in range(3)]
 
 
+def test_a_fork_that_is_cut_back_writes_into_a_copy() -> None:
+    of = cache()
+    parent = of.allocate()
+    mark(of, of.append([parent], [20]).slot_mapping, 1)
+    child = of.fork(parent)
+    of.truncate(child, 11)
+    assert (of.length(child), of.block_table(child)) == (11, of.block_table(parent)[:2])
+    mark(of, of.append([child], [2]).slot_mapping, 50)
+    assert marks(of, child) == [*range(1, 12), 50, 51]
+    assert marks(of, parent) == [*range(1, 21)]
+    free = of.free_blocks
+    of.truncate(parent, 0)
+    assert (of.length(parent), of.free_blocks) == (0, free + 2), "the first block is still the child's"
+
+
 def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
     of = cache()
     parent = of.allocate()
@@ -206,7 +221,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         f"sequence {gone} is not in the cache: it has been freed.",
         "sequence 7 is not in the cache: it was never",
     )
-    for call in (of.free, of.fork, of.length, of.block_table, lambda s: of.read(s, 0), lambda s: of.append([one, s])):
+    by_name = (of.free, of.fork, of.length, of.block_table)
+    for call in (*by_name, lambda s: of.read(s, 0), lambda s: of.truncate(s, 0), lambda s: of.append([one, s])):
         refused(of, ValueError, freed, lambda call=call: call(gone))  # type: ignore[misc]
         refused(of, ValueError, never, lambda call=call: call(7))  # type: ignore[misc]
     refused(of, ValueError, "sequences is [0, 0]; each may be named only once.", lambda: of.append([one, one]))
@@ -215,6 +231,9 @@ def test_what_makes_no_sense_is_refused() -> None:
             lambda: of.append([one], [18]))  # fmt: skip
     refused(of, ValueError, "append got 1 sequences and 2 numbers of tokens; it takes from 1 to 2, max_sequences",
             lambda: of.append([one], [1, 1]))  # fmt: skip
+    for length in (-1, 4):
+        refused(of, ValueError, f"length is {length}; it must be from 0 to 3, the tokens held.",
+                lambda length=length: of.truncate(one, length))  # type: ignore[misc] # fmt: skip
     refused(of, ValueError, "append got 0 sequences and 0 numbers", lambda: of.append([]))
     refused(of, ValueError, "append got 3 sequences and 3 numbers", lambda: of.append([one, 8, 9]))
     of.append([one], [17])

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from chapters.ch05_grouped_attention import benchmark, candidates, profiled
 from chapters.ch05_grouped_attention.benchmark import Comparison, plan
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch05_grouped_attention.targets import MANY, STEPS, judge
-from qwen_cuda.benchmarking import Case, Ceilings, Operands, Quantiles, Report, Variant, WrongAnswer, rotate
+from qwen_cuda.benchmarking import Operands, Report, Variant, WrongAnswer, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.side_by_side import check
-from qwen_cuda.loading import load_operators
+from qwen_cuda.testing.benchmarks import (
+    CPU,
+    complaint_of_a_run,
+    memory_is_full,
+    printed_targets,
+    result,
+    results_of_a_run,
+)
 
-CPU = torch.device("cpu")
-CEILINGS = Ceilings(read_gbps=4500.0, copy_gbps=4000.0, matmul_tflops={}, graph_node_us=0.7)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _operators() -> None:
-    load_operators()
-
-
-@pytest.fixture
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that took no time."""
-    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
+pytestmark = pytest.mark.usefixtures("operators")
 
 
 def test_the_traffic_is_what_the_operands_of_attention_hold() -> None:
@@ -78,10 +70,7 @@ def test_a_run_of_chapter_5_writes_what_it_measured(
     quick_ceilings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", lambda *args: [Comparison(Shape(20, 1, 4, 2), ladder=True, peers=True)])
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--device", "cpu", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
-    assert (data["schema"], data["chapter"]) == (1, benchmark.CHAPTER)
+    data = results_of_a_run(benchmark, tmp_path)
     assert [case["variant"] for case in data["cases"]] == ["ours", "sdpa"]
     assert data["cases"][0]["shape"] == {"context": 20, "batch": 1, "heads": "4/2 × 128"}
     assert "targets" not in capsys.readouterr().out, "the targets are a GPU's"
@@ -99,16 +88,13 @@ def test_a_wrong_attention_ends_the_run_without_a_time(
 
     monkeypatch.setattr(benchmark, "plan", lambda *args: [Comparison(Shape(20, 1, 4, 2))])
     monkeypatch.setattr(candidates, "_grouped", forgets_a_head)
-    assert benchmark.main(["--device", "cpu", "--output", str(tmp_path / "out.json")]) == 1
-    assert "wrong answer, nothing is reported: paged_attention_grouped, context 20" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert "wrong answer, nothing is reported: paged_attention_grouped, context 20" in complaint_of_a_run(
+        benchmark, tmp_path, capsys
+    )
 
 
 def test_a_full_memory_leaves_one_context_out(quick_ceilings: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any, **more: Any) -> None:
-        raise torch.OutOfMemoryError("no")
-
-    monkeypatch.setattr(benchmark, "side_by_side", full)
+    monkeypatch.setattr(benchmark, "side_by_side", memory_is_full)
     report = Report(benchmark.CHAPTER, CPU, quick=True)
     benchmark.compare(report, Comparison(Shape(20)), None)
     assert report.notes == ["1 × 20, heads 16/8 × 128, bfloat16: left out, the device's memory is full."]
@@ -120,9 +106,7 @@ def results(**us: float) -> dict[str, Any]:
     for step, context, batch in [(None, 128, 1), (None, 1024, MANY), *((step, 1024, MANY) for step in STEPS)]:
         work = candidates.work(benchmark.OP, Shape(context, batch))
         time = max(3.0, work.bytes / 4500 / 1e3 / 0.9) * {"v1": 8, "v2": 6, "v3": 4, "v4": 2}.get(step or "", 1)
-        time = us.get(f"{step or 'ours'}_{batch}_{context}", time)
-        case = Case(work.op, "ours", work.shape, "bfloat16", "cold", step, work.bytes, us=Quantiles(time, time, time))
-        cases.append(case.to_dict(CEILINGS))
+        cases.append(result(work, "ours", us.get(f"{step or 'ours'}_{batch}_{context}", time), step=step))
     return {"ceilings": {"read_gbps": 4500.0}, "cases": cases}
 
 
@@ -140,9 +124,7 @@ def test_targets_of_chapter_5_are_met_or_missed_by_the_figures_alone() -> None:
 
 
 def test_what_chapter_5_did_not_measure_is_neither_met_nor_missed(quick_ceilings: None) -> None:
-    report, out = Report(benchmark.CHAPTER, CPU, quick=True), io.StringIO()
-    benchmark.print_targets(report, Console(file=out, width=160))
-    assert out.getvalue().count("not measured") == 4
+    assert printed_targets(benchmark).count("not measured") == 4
 
 
 def test_the_profiler_is_given_steps_that_exist() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
 import pytest
 
 pytest.register_assert_rewrite(
@@ -12,3 +16,19 @@ pytest.register_assert_rewrite(
 @pytest.fixture(autouse=True, scope="module")
 def quiet(one_thread: None) -> None:
     """All on one thread of PyTorch."""
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[[int], list[int]]:
+    """The first tokens of the reference's story in float32, computed as far as they have been asked for."""
+    from chapters.ch06_split_attention.tiny_story import FP32, PROMPT, TOKENS, story, weights
+    from qwen3_ref.generate import ReferenceEngine
+
+    pieces: Iterator[Any] = iter(story(ReferenceEngine(weights(FP32), 2048), PROMPT, TOKENS))
+    known: list[int] = []
+
+    def first(tokens: int) -> list[int]:
+        known.extend(piece.token_id for piece in islice(pieces, max(0, tokens - len(known))))
+        return known[:tokens]
+
+    return first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,12 @@ from chapters.ch06_split_attention import benchmark, candidates, plan_table, pro
 from chapters.ch06_split_attention.benchmark import Comparison, plan
 from chapters.ch06_split_attention.dispatch import Plan, Row
 from chapters.ch06_split_attention.targets import CONTEXTS, OP, PEERS, US, judge
-from qwen_cuda.benchmarking import Case, Ceilings, Quantiles, Report
+from qwen_cuda.benchmarking import Case, Quantiles, Report
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.side_by_side import check
-from qwen_cuda.loading import load_operators
+from qwen_cuda.testing.benchmarks import CPU, complaint_of_a_run, result, results_of_a_run
 
-CPU = torch.device("cpu")
-CEILINGS = Ceilings(read_gbps=4500.0, copy_gbps=4000.0, matmul_tflops={}, graph_node_us=0.7)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _operators() -> None:
-    load_operators()
-
-
-@pytest.fixture
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that took no time."""
-    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
+pytestmark = pytest.mark.usefixtures("operators")
 
 
 def test_each_way_to_split_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +71,7 @@ def test_a_run_of_chapter_6_writes_what_it_measured(
     quick_ceilings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", lambda *args: [Comparison(Shape(20, 1, 4, 2))])
-    output = tmp_path / "out.json"
-    assert benchmark.main(["--device", "cpu", "--output", str(output)]) == 0
-    data = json.loads(output.read_text())
+    data = results_of_a_run(benchmark, tmp_path)
     assert (data["chapter"], {case["op"] for case in data["cases"]}) == (benchmark.CHAPTER, {OP})
     assert [case["variant"] for case in data["cases"]] == ["ours", "ours_long_graph", "ours_grouped", "sdpa"]
 
@@ -96,9 +81,9 @@ def test_a_wrong_split_ends_the_run_without_a_time(
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", lambda *args: [Comparison(Shape(20, 1, 4, 2))])
     monkeypatch.setattr(candidates, "_grouped", lambda shape, of: [of["q"].clone()])
-    assert benchmark.main(["--device", "cpu", "--output", str(tmp_path / "out.json")]) == 1
-    assert "wrong answer, nothing is reported: paged_attention, context 20" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert "wrong answer, nothing is reported: paged_attention, context 20" in complaint_of_a_run(
+        benchmark, tmp_path, capsys
+    )
 
 
 def results(**us: float) -> dict[str, Any]:
@@ -108,8 +93,7 @@ def results(**us: float) -> dict[str, Any]:
         work = grouped.work(OP, Shape(context))
         for variant in ("ours", "ours_long_graph", *PEERS):
             time = us.get(f"{variant}_{context}", US.get(context, 50.0) * (0.8 if variant.startswith("ours") else 1.5))
-            case = Case(OP, variant, work.shape, "bfloat16", "cold", bytes=work.bytes, us=Quantiles(time, time, time))
-            cases.append(case.to_dict(CEILINGS))
+            cases.append(result(work, variant, time))
     return {"ceilings": {"read_gbps": 4500.0}, "cases": cases}
 
 

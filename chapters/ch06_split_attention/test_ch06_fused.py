@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from chapters.ch05_grouped_attention.grouped_checks import BLOCK_SIZES, GROUPS
 from chapters.ch05_grouped_attention.paged_cases import BF16, FP16, Heads
-from chapters.ch06_split_attention.fused_checks import (
-    FUSED_CHECKS,
-    HEAD_DIM,
-    NAME,
-    fused,
-    fused_case,
-    one_after_the_other,
-)
+from chapters.ch06_split_attention.fused_cases import HEAD_DIM, NAME, fused, fused_case, one_after_the_other
+from chapters.ch06_split_attention.fused_checks import FUSED_CHECKS
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.strategies import examples, seeds
 

@@ -31,7 +31,16 @@ def _reference(directory: Path, device: torch.device, dtype: torch.dtype) -> Eng
     return lambda max_context: ReferenceEngine(model, max_context)
 
 
-BACKENDS: dict[str, Backend] = {"reference": _reference}
+def _paged(directory: Path, device: torch.device, dtype: torch.dtype) -> EngineMaker:
+    from chapters.ch06_split_attention.paged_engine import PagedEngine
+    from chapters.ch06_split_attention.paged_model import PagedModel
+    from qwen3_ref.model import Qwen3
+
+    model = PagedModel(Qwen3.from_pretrained(directory, dtype=dtype, device=device))
+    return lambda max_context: PagedEngine(model, max_context)
+
+
+BACKENDS: dict[str, Backend] = {"reference": _reference, "paged": _paged}
 """Name → backend. `auto` takes the first."""
 
 

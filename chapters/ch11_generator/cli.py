@@ -51,7 +51,7 @@ Model = Annotated[
 ]  # fmt: skip
 Device = Annotated[str, _option("--device", text="auto, cpu, cuda, cuda:N.", metavar="DEVICE")]
 Dtype = Annotated[str, _option("--dtype", text="auto (bfloat16), float32, bfloat16, float16.", metavar="DTYPE")]
-BackendName = Annotated[str, _option("--backend", text="auto, reference.", metavar="NAME")]
+BackendName = Annotated[str, _option("--backend", text="auto, reference, paged.", metavar="NAME")]
 MaxTokens = Annotated[
     str | None,
     _option(

@@ -13,10 +13,12 @@ from chapters.ch11_generator import (
     ArgumentError,
     Generator,
     GeneratorError,
+    ModelError,
     SamplingParams,
 )
 from qwen3_ref.generate import ReferenceEngine, generate
 from qwen3_ref.model import Qwen3
+from qwen3_ref.tokenizer import Message
 
 GREEDY = SamplingParams()
 
@@ -37,6 +39,28 @@ def test_greedy_tokens_equal_those_of_the_reference_loop(endless_dir: Path) -> N
     assert result.token_ids == run.token_ids
     assert result.text == run.text
     assert result.finish_reason == "length"
+
+
+def test_the_paged_backend_tells_the_same_story() -> None:
+    """In float32, with a bfloat16 cache: the chat's second answer reuses what the first left in the pages."""
+    answers = []
+    for backend in ("reference", "paged"):
+        generator = Generator("tiny", "cpu", "float32", backend)
+        stream = generator.stream("Once upon a time", 40, GREEDY)
+        answers.append([piece.token_id for piece in stream])
+        assert stream.result.figures.backend == backend
+        messages: list[Message] = [{"role": "user", "content": "What is twelve minus five?"}]
+        for _ in range(2):
+            chat = generator.stream_chat(messages, 20, GREEDY, reuse_cache=True)
+            answers[-1] += [piece.token_id for piece in chat]
+            messages += [{"role": "assistant", "content": chat.result.text}, {"role": "user", "content": "Thank you!"}]
+        assert chat.result.figures.reused_tokens > 0
+    assert answers[0] == answers[1]
+
+
+def test_a_model_that_the_kernels_cannot_run_is_a_sentence(endless_dir: Path) -> None:
+    with pytest.raises(ModelError, match=r"^head_dim of the model is 32; the kernels of chapter 4 take 128\.$"):
+        Generator(endless_dir, "cpu", backend="paged")
 
 
 def test_the_decode_step_without_onednn_gives_the_logits_of_the_plain_engine(endless: Generator) -> None:

@@ -25,7 +25,7 @@ BAD = [
     (["--greedy", "--temperature", "0.5"], "--greedy means temperature 0, but --temperature is 0.5"),
     (["--device", "tpu"], "--device is 'tpu'; it must be auto, cpu, cuda, or cuda:N"),
     (["--dtype", "fp8"], "--dtype is 'fp8'; it must be auto, float32, bfloat16 or float16."),
-    (["--backend", "none"], "--backend is 'none'; it must be auto or one of reference."),
+    (["--backend", "none"], "--backend is 'none'; it must be auto or one of reference, paged."),
     (["--stop", ""], "--stop is empty"),
     (["--stop", "a\udcff"], "--stop is not valid text at character 1"),
     (["--system", "a\udcff"], "--system is not valid text at character 1"),

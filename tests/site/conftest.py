@@ -51,27 +51,41 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
+def _ready() -> str | None:
+    """Builds build/site unless it is current. Returns what went wrong.
+
+    Of the processes of one run the first one decides: the others may serve the site while somebody edits a source.
+    """
+    from docs.hooks import BUILD, freshness, stage
+
+    run, note = os.environ.get("PYTEST_XDIST_TESTRUNUID", ""), BUILD / ".site.run"
+    with stage.locked("site"):
+        if run and note.exists() and note.read_text(encoding="utf-8") == run:
+            return None
+        problem = None if freshness.is_current() else _build()
+        if problem is None:
+            note.write_text(run, encoding="utf-8")
+        return problem
+
+
 def _build() -> str | None:
-    """Builds build/site unless it is current. Returns what went wrong."""
+    """Builds build/site. Returns what went wrong."""
     from docs.hooks import freshness, notebooks, stage
 
-    with stage.locked("site"):
-        if freshness.is_current():
-            return None
-        notebooks.sync()
-        sources = freshness.digest()
-        stage.STAGED.mkdir(parents=True, exist_ok=True)
-        path = os.pathsep.join([str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")])
-        done = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict"],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "NO_MKDOCS_2_WARNING": "1"},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            return f"`make docs` fails:\n{done.stdout}\n{done.stderr}"
-        freshness.stamp(freshness.SITE, sources)
+    notebooks.sync()
+    sources = freshness.digest()
+    stage.STAGED.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        return f"`make docs` fails:\n{done.stdout}\n{done.stderr}"
+    freshness.stamp(freshness.SITE, sources)
     return None
 
 
@@ -81,7 +95,7 @@ def site() -> Path:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"the site cannot be built here: this Python has no {', '.join(missing)}")
-    problem = _build()
+    problem = _ready()
     if problem:
         pytest.fail(problem, pytrace=False)
     return ROOT / "build" / "site"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs.hooks import ROOT, plots_ch01, results
+from docs.hooks import plots_ch01, results
 from qwen3_ref import QWEN3_0_6B
 from qwen3_ref.cost import PhaseCost, decode_cost, prefill_cost
+from tests.site.invented import check_drawings, put, results_of, tree_of
 
 CHAPTER = "ch01_math_reference"
 
@@ -46,25 +44,13 @@ def invented_results() -> dict[str, Any]:
             shape = {"model": "tiny", "prompt": 32, "new_tokens": new_tokens}
             rate = {"p10": 90.0, "median": 100.0, "p90": 110.0}
             cases.append({"op": "generate", "variant": variant, "step": step, "shape": shape, "tok_s": rate})
-    where = {"gpu": "NVIDIA H200", "sms": 132, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": 1000.0, "copy_gbps": 900.0, "matmul_tflops": {"bfloat16": 100.0}}
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "ceilings": ceilings, "cases": cases}
+    return results_of(CHAPTER, cases, read_gbps=1000.0, copy_gbps=900.0, matmul_tflops={"bfloat16": 100.0})
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with the lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch01.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
-
-
-def put(tree: Path, gpu: str, data: dict[str, Any]) -> None:
-    path = tree / "docs" / "results" / gpu / f"{CHAPTER}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data))
+    return tree_of(tmp_path, CHAPTER)
 
 
 def test_what_the_repository_holds_is_current() -> None:
@@ -73,13 +59,11 @@ def test_what_the_repository_holds_is_current() -> None:
 
 def test_figures_are_the_same_bytes_for_the_same_results_and_well_formed() -> None:
     first, second = (plots_ch01.counted() | plots_ch01.plots(invented_results()) for _ in range(2))
-    assert first == second
-    for name, text in first.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    check_drawings(first, second)
 
 
 def test_a_lesson_is_filled_and_filled_again_without_change(tree: Path) -> None:
-    put(tree, "h200", invented_results())
+    put(tree, CHAPTER, invented_results())
     lesson = tree / "chapters" / CHAPTER / "README.md"
     written = results.sync(root=tree)
     assert lesson in written
@@ -102,22 +86,22 @@ def test_without_results_a_lesson_says_how_to_get_them(tree: Path) -> None:
 def test_the_main_gpu_goes_before_others(tree: Path) -> None:
     other = invented_results()
     other["provenance"]["gpu"] = "NVIDIA A100"
-    put(tree, "a100", other)
+    put(tree, CHAPTER, other, "a100")
     results.sync(root=tree)
     lesson = tree / "chapters" / CHAPTER / "README.md"
     assert "one NVIDIA A100" in lesson.read_text()
-    put(tree, "h200", invented_results())
+    put(tree, CHAPTER, invented_results())
     results.sync(root=tree)
     assert "one NVIDIA H200" in lesson.read_text()
     assert "A100" not in lesson.read_text()
 
 
 def test_unknown_passages_and_schemas_are_refused(tree: Path) -> None:
-    put(tree, "h200", invented_results())
+    put(tree, CHAPTER, invented_results())
     lesson = tree / "chapters" / CHAPTER / "README.md"
     lesson.write_text(lesson.read_text().replace("results: one-token", "results: two-tokens"))
     with pytest.raises(results.ResultsError, match="no results named 'two-tokens'; there are one-token"):
         results.sync(root=tree)
-    put(tree, "h200", invented_results() | {"schema": 2})
+    put(tree, CHAPTER, invented_results() | {"schema": 2})
     with pytest.raises(results.ResultsError, match="schema is 2; it must be 1"):
         results.sync(root=tree)

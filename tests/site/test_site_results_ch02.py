@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,20 @@ import pytest
 
 from docs.hooks import ROOT, plots_ch02, results
 from docs.hooks.operator_tables import time_of
+from tests.site.invented import (
+    captions,
+    check_drawings,
+    check_pictures,
+    floor_us,
+    kind_of,
+    lesson,
+    put,
+    results_of,
+    row_of,
+    shown,
+    timed,
+    tree_of,
+)
 
 CHAPTER = "ch02_rms_norm"
 ROWS = (1, 8, 128, 512, 1024, 8192, 32768)
@@ -26,11 +37,8 @@ def case(op: str, variant: str, rows: int, slower: float, **other: Any) -> dict[
     """A case that takes `slower` times its floor."""
     hidden, dtype = other.pop("hidden", 1024), other.get("dtype", "bfloat16")
     nbytes = (rows * (2 if op == "rms_norm" else 4) + 1) * hidden * (4 if dtype == "float32" else 2)
-    floor = max(nbytes / COPY_GBPS / 1e3, NODE_US)
-    us = floor * slower
-    kind = {"op": op, "variant": variant, "step": None, "dtype": dtype, "cache": "cold"} | other
-    measured = {"us": {"p10": us, "median": us, "p90": us}, "gbps": nbytes / us / 1e3, "floor_us": floor}
-    return kind | measured | {"shape": {"rows": rows, "hidden": hidden}, "floor_fraction": 1 / slower, "bytes": nbytes}
+    measured = timed(nbytes, floor_us(nbytes, COPY_GBPS, NODE_US), slower)
+    return kind_of(op, variant, **other) | measured | {"shape": {"rows": rows, "hidden": hidden}}
 
 
 def all_cases() -> Iterator[dict[str, Any]]:
@@ -49,30 +57,19 @@ def all_cases() -> Iterator[dict[str, Any]]:
     yield case("rms_norm", "ours", 8192, 1.6, dtype="float32")
 
 
-def invented_results(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def invented(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Results in the schema, with figures of no machine."""
-    where = {"gpu": "NVIDIA H200", "sms": 132, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": 4100.0, "copy_gbps": COPY_GBPS, "matmul_tflops": {}, "graph_node_us": NODE_US}
-    found = list(all_cases()) if cases is None else cases
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "ceilings": ceilings, "notes": [], "cases": found}
-
-
-def cells(text: str, first: str) -> list[str]:
-    """The row of a table that begins with `first`."""
-    line = next(line for line in text.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    found = all_cases() if cases is None else cases
+    return results_of(CHAPTER, found, read_gbps=4100.0, copy_gbps=COPY_GBPS, graph_node_us=NODE_US)
 
 
 def test_chapter_2_figures_are_the_same_bytes_for_the_same_results() -> None:
-    first, second = (plots_ch02.counted() | plots_ch02.plots(invented_results()) for _ in range(2))
-    assert first == second
-    for name, text in first.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    first, second = (plots_ch02.counted() | plots_ch02.plots(invented()) for _ in range(2))
+    check_drawings(first, second)
 
 
 def test_passages_name_figures_that_are_drawn() -> None:
-    named = set(re.findall(r"\(figures/([\w-]+\.svg)\)", "".join(plots_ch02.texts(invented_results()).values())))
-    assert named == set(plots_ch02.plots(invented_results()))
+    assert shown("".join(plots_ch02.texts(invented()).values())) == set(plots_ch02.plots(invented()))
 
 
 def test_every_passage_of_the_lesson_is_known_and_every_known_one_is_used() -> None:
@@ -80,29 +77,22 @@ def test_every_passage_of_the_lesson_is_known_and_every_known_one_is_used() -> N
     used = set(re.findall(r"<!-- results: (?:ch02/)?(\w+) -->", pages[0].read_text(encoding="utf-8")))
     for page in pages[1:]:
         used |= set(re.findall(r"<!-- results: ch02/(\w+) -->", page.read_text(encoding="utf-8")))
-    assert used == {*plots_ch02.texts(invented_results()), *plots_ch02.apart(ROOT)}
+    assert used == {*plots_ch02.texts(invented()), *plots_ch02.apart(ROOT)}
 
 
 def test_captions_are_numbered_in_the_order_of_the_lesson() -> None:
-    lesson = (ROOT / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
-    texts = plots_ch02.texts(invented_results())
-    filled = re.sub(
-        r"<!-- results: (\w+) -->.*?<!-- end of results -->", lambda match: texts[match[1]], lesson, flags=re.DOTALL
-    )
-    for kind in ("Figure", "Table"):
-        numbers = [int(number) for number in re.findall(rf"^\*{kind} (\d+)\.\*", filled, re.MULTILINE)]
-        assert numbers == list(range(1, len(numbers) + 1)), kind
+    assert min(captions(lesson(CHAPTER), plots_ch02.texts(invented())).values()) >= 1
 
 
 def test_ladder_shows_each_step_with_its_fraction_of_the_floor() -> None:
-    text = plots_ch02.texts(invented_results())["ladder"]
+    text = plots_ch02.texts(invented())["ladder"]
     for step, slower in LADDER.items():
         if step != "v5":  # it is v4 where there is nothing to add
-            row = cells(text, step)
+            row = row_of(text, step)
             assert row[1] == time_of(NODE_US * slower)
             assert row[-1] == f"{1 / slower:.0%}"
-    assert cells(text, "floor")[1] == "0.75 µs"
-    assert cells(text, "kernels/cuda")[-1] == "80%"
+    assert row_of(text, "floor")[1] == "0.75 µs"
+    assert row_of(text, "kernels/cuda")[-1] == "80%"
 
 
 def test_times_have_three_digits() -> None:
@@ -111,9 +101,9 @@ def test_times_have_three_digits() -> None:
 
 
 def test_peers_stand_beside_ours_and_a_shape_without_one_has_a_dash() -> None:
-    text = plots_ch02.texts(invented_results())["peers"]
-    assert cells(text, "8 |") == ["8", "0.75 µs", "0.94 µs", "1.12 µs", "–", "1.50 µs", "6.00 µs", "1.20 ×"]
-    assert cells(text, "128 |") == ["128", "0.75 µs", "0.94 µs", "1.12 µs", "1.05 µs", "1.50 µs", "6.00 µs", "1.12 ×"]
+    text = plots_ch02.texts(invented())["peers"]
+    assert row_of(text, "8 |") == ["8", "0.75 µs", "0.94 µs", "1.12 µs", "–", "1.50 µs", "6.00 µs", "1.20 ×"]
+    assert row_of(text, "128 |") == ["128", "0.75 µs", "0.94 µs", "1.12 µs", "1.05 µs", "1.50 µs", "6.00 µs", "1.12 ×"]
     assert "No other is faster at any shape" in text
 
 
@@ -122,69 +112,61 @@ def test_every_shape_on_which_another_is_faster_is_named() -> None:
     cases.append(case("rms_norm", "vllm", 512, 1.0, hidden=1023))
     faster = next(c for c in cases if (c["op"], c["variant"], c["shape"]["rows"]) == ("add_rms_norm", "vllm", 8192))
     faster["us"] = {key: value / 2 for key, value in faster["us"].items()}
-    text = plots_ch02.texts(invented_results(cases))["peers"].replace("\u00a0", " ")
+    text = plots_ch02.texts(invented(cases))["peers"].replace("\u00a0", " ")
     assert "No other is faster" not in text
     assert "vLLM’s `rms_norm` at 512 × 1,023 (by 25%)" in text
     assert "vLLM’s `add_rms_norm` at 8,192 × 1,024 (by 67%)" in text
-    assert cells(text.split("`add_rms_norm`, rows")[1], "8,192")[-1] == "0.60 ×"
+    assert row_of(text.split("`add_rms_norm`, rows")[1], "8,192")[-1] == "0.60 ×"
 
 
 def test_missed_targets_are_shown_as_missed() -> None:
     cases = [c for c in all_cases() if c["variant"] != "torch_eager" or c["op"] == "add_rms_norm"]
-    text = plots_ch02.texts(invented_results(cases))["targets"]
+    text = plots_ch02.texts(invented(cases))["targets"]
     assert "| **missed** |" in text  # 80 % of the copy bandwidth, and 85 % was the target
     assert "| met |" in text
     without = [c for c in cases if c["variant"] != "vllm"]
-    assert "| not measured |" in plots_ch02.texts(invented_results(without))["targets"]
+    assert "| not measured |" in plots_ch02.texts(invented(without))["targets"]
 
 
 def test_copy_of_the_same_bytes_stands_beside_ours_and_is_no_rival() -> None:
     copies = [case("rms_norm", "copy", rows, 1.05) for rows in ROWS]
-    text = plots_ch02.texts(invented_results([*all_cases(), *copies]))["peers"]
+    text = plots_ch02.texts(invented([*all_cases(), *copies]))["peers"]
     norm, add = text.split("`add_rms_norm`, rows")
     assert "| floor | copy | ours |" in norm
     assert "copy" not in add.split("*Table 2.*")[0]
-    assert cells(norm, "8 |")[:4] == ["8", "0.75 µs", "0.79 µs", "0.94 µs"]
-    assert cells(norm, "8 |")[-1] == "1.20 ×"
+    assert row_of(norm, "8 |")[:4] == ["8", "0.75 µs", "0.79 µs", "0.94 µs"]
+    assert row_of(norm, "8 |")[-1] == "1.20 ×"
     assert "No other is faster" in text
 
 
 def test_peers_that_were_not_there_are_left_out() -> None:
     alone = [c for c in all_cases() if c["variant"] in ("ours", "torch_eager")]
-    data = invented_results(alone)
+    data = invented(alone)
     assert "vLLM" not in plots_ch02.texts(data)["peers"]
-    for name, text in plots_ch02.plots(data).items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    check_pictures(plots_ch02.plots(data))
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with this lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch02.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "docs" / "profiling.md", tmp_path / "docs")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
+    return tree_of(tmp_path, CHAPTER, "docs/profiling.md")
 
 
 def test_chapter_2_is_filled_and_filled_again_without_change(tree: Path) -> None:
-    path = tree / "docs" / "results" / "h200" / f"{CHAPTER}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(invented_results()))
-    lesson = tree / "chapters" / CHAPTER / "README.md"
-    assert lesson in results.sync(root=tree)
-    text = lesson.read_text(encoding="utf-8")
+    put(tree, CHAPTER, invented())
+    page = tree / "chapters" / CHAPTER / "README.md"
+    assert page in results.sync(root=tree)
+    text = page.read_text(encoding="utf-8")
     assert "No measurement is in the repository yet" not in text
     assert results.sync(root=tree) == []
-    for name in plots_ch02.plots(invented_results()):
-        assert (lesson.parent / "figures" / name).exists(), name
+    for name in plots_ch02.plots(invented()):
+        assert (page.parent / "figures" / name).exists(), name
 
 
 def test_chapter_2_without_results_says_how_to_get_them(tree: Path) -> None:
     results.sync(root=tree)
-    lesson = (tree / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
-    assert lesson.count("<!-- results: ") == lesson.count("`make bench-chapter 2` on a GPU writes one.") >= 5
+    text = (tree / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
+    assert text.count("<!-- results: ") == text.count("`make bench-chapter 2` on a GPU writes one.") >= 5
     profiling = (tree / "docs" / "profiling.md").read_text(encoding="utf-8")
     assert (
         "`python -m qwen_cuda.benchmarking.profile chapters.ch02_rms_norm.profiled` on a GPU writes one." in profiling

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,21 @@ import pytest
 
 from docs.hooks import ROOT, plots_ch03, results
 from docs.hooks.operator_tables import time_of
+from tests.site.invented import (
+    captions,
+    check_drawings,
+    check_pictures,
+    floor_us,
+    kind_of,
+    lesson,
+    passages,
+    put,
+    results_of,
+    row_of,
+    shown,
+    timed,
+    tree_of,
+)
 
 CHAPTER = "ch03_swiglu"
 ROWS = (1, 8, 128, 512, 1024, 8192, 32768)
@@ -25,11 +36,8 @@ LINEAR = {"gate_up_linear": 6144, "qkv_linear": 4096}
 
 def case(op: str, variant: str, shape: dict[str, int], nbytes: int, slower: float, **other: Any) -> dict[str, Any]:
     """A case that takes `slower` times its floor."""
-    floor = max(nbytes / COPY_GBPS / 1e3, NODE_US)
-    us = floor * slower
-    kind = {"op": op, "variant": variant, "step": None, "dtype": "bfloat16", "cache": "cold", "nodes": 1} | other
-    measured = {"us": {"p10": us, "median": us, "p90": us}, "gbps": nbytes / us / 1e3, "floor_us": floor}
-    return kind | measured | {"shape": shape, "floor_fraction": 1 / slower, "bytes": nbytes}
+    measured = timed(nbytes, floor_us(nbytes, COPY_GBPS, NODE_US), slower)
+    return kind_of(op, variant, **other) | measured | {"shape": shape}
 
 
 def product(variant: str, rows: int, slower: float, size: int = 3072, **other: Any) -> dict[str, Any]:
@@ -56,45 +64,25 @@ def all_products() -> Iterator[dict[str, Any]]:
 
 def invented(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Results in the schema, with figures of no machine."""
-    where = {"gpu": "NVIDIA H200", "sms": 132, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": 4100.0, "copy_gbps": COPY_GBPS, "matmul_tflops": {}, "graph_node_us": NODE_US}
-    found = list(all_products()) if cases is None else cases
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "ceilings": ceilings, "notes": [], "cases": found}
-
-
-def row_of(text: str, first: str) -> list[str]:
-    """The row of a table that begins with `first`."""
-    line = next(line for line in text.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def lesson() -> str:
-    return (ROOT / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
+    found = all_products() if cases is None else cases
+    return results_of(CHAPTER, found, read_gbps=4100.0, copy_gbps=COPY_GBPS, graph_node_us=NODE_US)
 
 
 def test_chapter_3_figures_are_the_same_bytes_and_all_are_shown() -> None:
     drawn, again = (plots_ch03.counted() | plots_ch03.plots(invented()) for _ in range(2))
-    assert drawn == again
-    for name, text in drawn.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
-    shown = lesson() + "".join(plots_ch03.texts(invented()).values())
-    assert set(drawn) <= set(re.findall(r"\(figures/([\w-]+\.svg)\)", shown))
+    check_drawings(drawn, again)
+    text = lesson(CHAPTER) + "".join(plots_ch03.texts(invented()).values())
+    assert set(drawn) <= shown(text)
 
 
 def test_passages_of_chapter_3_are_all_known_and_all_used() -> None:
     known = {*plots_ch03.texts(invented()), *plots_ch03.apart(ROOT)}
-    assert set(re.findall(r"<!-- results: ([\w-]+) -->", lesson())) == known
+    assert passages(lesson(CHAPTER)) == known
 
 
 def test_captions_of_chapter_3_are_numbered_in_order() -> None:
     texts = plots_ch03.apart(ROOT) | plots_ch03.texts(invented())
-    whole = re.sub(
-        r"<!-- results: (\w+) -->.*?<!-- end of results -->", lambda match: texts[match[1]], lesson(), flags=re.DOTALL
-    )
-    for kind in ("Figure", "Table"):
-        numbers = [int(number) for number in re.findall(rf"^\*{kind} (\d+)\.\*", whole, re.MULTILINE)]
-        assert numbers == list(range(1, len(numbers) + 1)), kind
-        assert len(numbers) >= 5
+    assert min(captions(lesson(CHAPTER), texts).values()) >= 5
 
 
 def test_ladder_of_chapter_3_shows_each_step() -> None:
@@ -130,18 +118,13 @@ def test_results_of_chapter_3_with_gaps_can_be_shown() -> None:
     assert "vLLM" not in texts["peers"]
     assert "hf_rounding" not in texts["peers"]
     assert "| not measured |" in texts["targets"]
-    for name, text in plots_ch03.plots(invented(alone)).items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    check_pictures(plots_ch03.plots(invented(alone)))
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with this lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch03.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
+    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_3_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:
@@ -151,9 +134,7 @@ def test_chapter_3_without_results_says_how_to_get_them_and_then_is_filled(tree:
     assert text.count("<!-- results: ") - 2 == text.count("`make bench-chapter 3` on a GPU writes one.") >= 5
     assert "`python -m chapters.ch03_swiglu.tuning` on a GPU writes one." in text
     assert "`python -m qwen_cuda.benchmarking.profile chapters.ch03_swiglu.profiled` on a GPU writes one." in text
-    path = tree / "docs" / "results" / "h200" / f"{CHAPTER}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(invented()))
+    put(tree, CHAPTER, invented())
     assert page in results.sync(root=tree)
     assert "No measurement is in the repository yet" not in page.read_text(encoding="utf-8")
     assert results.sync(root=tree) == []

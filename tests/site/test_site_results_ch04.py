@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,22 @@ import pytest
 
 from docs.hooks import ROOT, plots_ch04, profiles, results
 from docs.hooks.operator_tables import time_of
+from tests.site.invented import (
+    GPU,
+    captions,
+    check_drawings,
+    check_pictures,
+    floor_us,
+    kind_of,
+    lesson,
+    passages,
+    put,
+    results_of,
+    row_of,
+    shown,
+    timed,
+    tree_of,
+)
 
 CHAPTER, OP = "ch04_paged_kv", "qk_norm_rope_cache_write"
 TOKENS = (1, 2, 8, 32, 64, 128, 512, 1024, 8192, 32768)
@@ -25,12 +38,8 @@ PEERS = {"vllm": 3.0, "torch_compile": 2.4, "torch_eager": 40.0, "copy": 1.1}
 def case(variant: str, tokens: int, slower: float, **other: Any) -> dict[str, Any]:
     """A case that takes `slower` times its floor."""
     nbytes = 16912 * tokens + 512
-    floor = max(nbytes / COPY_GBPS / 1e3, NODE_US)
-    us = floor * slower
-    kind = {"op": OP, "variant": variant, "step": None, "dtype": "bfloat16", "cache": "cold", "nodes": 1} | other
-    measured = {"us": {"p10": us, "median": us, "p90": us}, "gbps": nbytes / us / 1e3, "floor_us": floor}
-    shape = {"tokens": tokens, "heads": 16, "kv_heads": 8}
-    return kind | measured | {"shape": shape, "floor_fraction": 1 / slower, "bytes": nbytes}
+    measured = timed(nbytes, floor_us(nbytes, COPY_GBPS, NODE_US), slower)
+    return kind_of(OP, variant, **other) | measured | {"shape": {"tokens": tokens, "heads": 16, "kv_heads": 8}}
 
 
 def all_writes() -> Iterator[dict[str, Any]]:
@@ -47,20 +56,8 @@ def all_writes() -> Iterator[dict[str, Any]]:
 
 def invented(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Results in the schema, with figures of no machine."""
-    where = {"gpu": "NVIDIA H200", "sms": 132, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": 4100.0, "copy_gbps": COPY_GBPS, "matmul_tflops": {}, "graph_node_us": NODE_US}
-    found = list(all_writes()) if cases is None else cases
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "ceilings": ceilings, "notes": [], "cases": found}
-
-
-def row_of(text: str, first: str) -> list[str]:
-    """The row of a table that begins with `first`."""
-    line = next(line for line in text.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def lesson() -> str:
-    return (ROOT / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
+    found = all_writes() if cases is None else cases
+    return results_of(CHAPTER, found, read_gbps=4100.0, copy_gbps=COPY_GBPS, graph_node_us=NODE_US)
 
 
 def profile() -> dict[str, Any]:
@@ -72,32 +69,24 @@ def profile() -> dict[str, Any]:
         for i, step in enumerate(steps)
     ]
     one = {"case": {"op": OP, "tokens": 1}, "figures": figures, "stalls": {"long_scoreboard": 4.2}}
-    where = {"gpu": "NVIDIA H200", "date": "2026-01-01T00"}
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "kernels": [*kernels, one]}
+    return {"schema": 1, "chapter": CHAPTER, "provenance": GPU, "kernels": [*kernels, one]}
 
 
 def test_chapter_4_figures_are_the_same_bytes_and_all_are_shown() -> None:
     drawn, again = (plots_ch04.counted() | plots_ch04.plots(invented()) for _ in range(2))
-    assert drawn == again
-    for name, text in drawn.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
-    shown = lesson() + "".join(plots_ch04.texts(invented()).values())
-    assert set(drawn) <= set(re.findall(r"\(figures/([\w-]+\.svg)\)", shown))
+    check_drawings(drawn, again)
+    text = lesson(CHAPTER) + "".join(plots_ch04.texts(invented()).values())
+    assert set(drawn) <= shown(text)
 
 
 def test_passages_of_chapter_4_are_all_known_and_all_used() -> None:
     known = {*plots_ch04.texts(invented()), *plots_ch04.apart(ROOT)}
-    assert set(re.findall(r"<!-- results: ([\w-]+) -->", lesson())) == known
+    assert passages(lesson(CHAPTER)) == known
 
 
 def test_captions_of_chapter_4_are_numbered_in_order() -> None:
     texts = plots_ch04.apart(ROOT) | plots_ch04.texts(invented()) | {"profile": profiles.render(profile(), table=3)}
-    whole = re.sub(
-        r"<!-- results: (\w+) -->.*?<!-- end of results -->", lambda match: texts[match[1]], lesson(), flags=re.DOTALL
-    )
-    for kind, count in (("Figure", 7), ("Table", 4)):
-        numbers = [int(number) for number in re.findall(rf"^\*{kind} (\d+)\.\*", whole, re.MULTILINE)]
-        assert numbers == list(range(1, count + 1)), kind
+    assert captions(lesson(CHAPTER), texts) == {"Figure": 7, "Table": 4}
 
 
 def test_question_of_chapter_4_counts_the_launches_of_pytorch() -> None:
@@ -134,8 +123,7 @@ def test_results_of_chapter_4_with_gaps_can_be_shown() -> None:
     texts = plots_ch04.texts(invented(alone))
     assert "vLLM" not in texts["peers"]
     assert "| not measured |" in texts["targets"]
-    for name, text in plots_ch04.plots(invented(alone)).items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    check_pictures(plots_ch04.plots(invented(alone)))
 
 
 def test_profile_of_tokens_names_their_number() -> None:
@@ -151,9 +139,7 @@ def test_profile_of_tokens_names_their_number() -> None:
 def test_tuning_of_tokens_has_a_column_for_each_number(tmp_path: Path) -> None:
     variants = {"as it is": 1.0, "8 lanes a head, 256 threads a block": 2.0}
     cases = [case(name, tokens, slower) for name, slower in variants.items() for tokens in (1, 128, 4)]
-    path = tmp_path / "docs" / "results" / "h200" / "ch04_tuning.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(invented(cases)))
+    put(tmp_path, "ch04_tuning", invented(cases))
     text = plots_ch04.apart(tmp_path)["tuning"]
     assert row_of(text, "tokens") == ["tokens", "1", "128"]
     assert row_of(text, "as it is") == ["as it is", "**0.75**", "**0.75**"]
@@ -163,11 +149,7 @@ def test_tuning_of_tokens_has_a_column_for_each_number(tmp_path: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with this lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch04.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
+    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_4_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:
@@ -177,10 +159,8 @@ def test_chapter_4_without_results_says_how_to_get_them_and_then_is_filled(tree:
     assert text.count("<!-- results: ") - 2 == text.count("`make bench-chapter 4` on a GPU writes one.") >= 5
     assert "`python -m chapters.ch04_paged_kv.tuning` on a GPU writes one." in text
     assert "`python -m qwen_cuda.benchmarking.profile chapters.ch04_paged_kv.profiled` on a GPU writes one." in text
-    path = tree / "docs" / "results" / "h200" / f"{CHAPTER}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(invented()))
-    path.with_name("ch04_profile.json").write_text(json.dumps(profile()))
+    put(tree, CHAPTER, invented())
+    put(tree, "ch04_profile", profile())
     assert page in results.sync(root=tree)
     assert "No measurement is in the repository yet" not in page.read_text(encoding="utf-8")
     assert "*Table 3.* What ncu read" in page.read_text(encoding="utf-8")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,26 @@ import pytest
 
 from chapters.ch05_grouped_attention.benchmark import BATCHED, CONTEXTS, LADDER_CONTEXTS, OTHER_HEADS
 from chapters.ch05_grouped_attention.targets import OP
-from docs.hooks import ROOT, plots_ch05, results
+from docs.hooks import plots_ch05, results
 from docs.hooks.operator_tables import time_of
+from tests.site.invented import (
+    captions,
+    check_drawings,
+    check_pictures,
+    floor_us,
+    kind_of,
+    lesson,
+    passages,
+    put,
+    results_of,
+    row_of,
+    shown,
+    timed,
+    tree_of,
+)
 
 CHAPTER = "ch05_grouped_attention"
-READ_GBPS, NODE_US, SMS = 4000.0, 0.5, 132
+READ_GBPS, NODE_US = 4000.0, 0.5
 LADDER = {"v1": 12.0, "v2": 8.0, "v3": 4.0, "v4": 2.5}
 PEERS = {"sdpa": 3.0, "sdpa_cudnn": 2.9, "vllm_v1": 9.0}
 OURS = 2.0
@@ -31,7 +42,7 @@ def bytes_of(context: int, batch: int, heads: tuple[int, int, int] = MAIN) -> in
 
 
 def floor(context: int, batch: int, heads: tuple[int, int, int] = MAIN) -> float:
-    return max(bytes_of(context, batch, heads) / READ_GBPS / 1e3, NODE_US)
+    return floor_us(bytes_of(context, batch, heads), READ_GBPS, NODE_US)
 
 
 def case(
@@ -42,12 +53,8 @@ def case(
     shape: dict[str, Any] = {"context": context, "batch": batch, "heads": f"{query}/{kv} × {dim}"}
     if "block_size" in other:
         shape["block_size"] = other.pop("block_size")
-    least = floor(context, batch, heads)
-    us, size = least * slower, bytes_of(context, batch, heads)
-    kind = {"op": OP, "variant": variant, "step": None, "dtype": "bfloat16"}
-    measured = {"us": {"p10": us, "median": us, "p90": us}, "gbps": size / us / 1e3, "floor_us": least}
-    more = {"cache": "cold", "nodes": 1, "shape": shape, "bytes": size, "floor_fraction": 1 / slower}
-    return kind | measured | more | other
+    measured = timed(bytes_of(context, batch, heads), floor(context, batch, heads), slower)
+    return kind_of(OP, variant, **other) | measured | {"shape": shape}
 
 
 def all_cases() -> Iterator[dict[str, Any]]:
@@ -68,44 +75,24 @@ def all_cases() -> Iterator[dict[str, Any]]:
 
 def invented(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Results in the schema, with figures of no machine."""
-    where = {"gpu": "NVIDIA H200", "sms": SMS, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": READ_GBPS, "copy_gbps": 3900.0, "matmul_tflops": {}, "graph_node_us": NODE_US}
-    found = list(all_cases()) if cases is None else cases
-    return {"schema": 1, "chapter": CHAPTER, "provenance": where, "ceilings": ceilings, "notes": [], "cases": found}
-
-
-def row_of(text: str, first: str) -> list[str]:
-    """The row of a table that begins with `first`."""
-    line = next(line for line in text.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def lesson() -> str:
-    return (ROOT / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
+    found = all_cases() if cases is None else cases
+    return results_of(CHAPTER, found, read_gbps=READ_GBPS, copy_gbps=3900.0, graph_node_us=NODE_US)
 
 
 def test_chapter_5_figures_are_the_same_bytes_and_all_are_shown() -> None:
     drawn, again = (plots_ch05.counted() | plots_ch05.plots(invented()) for _ in range(2))
-    assert drawn == again
-    for name, text in drawn.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
-    shown = lesson() + "".join(plots_ch05.texts(invented()).values())
-    assert set(drawn) <= set(re.findall(r"\(figures/([\w-]+\.svg)\)", shown))
+    check_drawings(drawn, again)
+    text = lesson(CHAPTER) + "".join(plots_ch05.texts(invented()).values())
+    assert set(drawn) <= shown(text)
 
 
 def test_passages_of_chapter_5_are_all_known_and_all_used() -> None:
-    assert set(re.findall(r"<!-- results: ([\w-]+) -->", lesson())) == set(plots_ch05.texts(invented()))
+    assert passages(lesson(CHAPTER)) == set(plots_ch05.texts(invented()))
 
 
 def test_captions_of_chapter_5_are_numbered_in_order() -> None:
     texts = plots_ch05.texts(invented())
-    whole = re.sub(
-        r"<!-- results: (\w+) -->.*?<!-- end of results -->", lambda match: texts[match[1]], lesson(), flags=re.DOTALL
-    )
-    for kind in ("Figure", "Table"):
-        numbers = [int(number) for number in re.findall(rf"^\*{kind} (\d+)\.\*", whole, re.MULTILINE)]
-        assert numbers == list(range(1, len(numbers) + 1)), kind
-        assert len(numbers) >= 6
+    assert min(captions(lesson(CHAPTER), texts).values()) >= 6
 
 
 def test_ladder_of_chapter_5_shows_each_step_at_each_shape() -> None:
@@ -158,8 +145,7 @@ def test_results_of_chapter_5_with_gaps_can_be_shown() -> None:
         some = invented([c for c in all_cases() if keep(c)])
         texts = plots_ch05.texts(some)
         assert "| not measured |" in texts["targets"]
-        for name, text in plots_ch05.plots(some).items():
-            assert ET.fromstring(text).tag.endswith("svg"), name
+        check_pictures(plots_ch05.plots(some))
     alone = plots_ch05.texts(invented([c for c in all_cases() if c["variant"] == "ours" and c["step"] is None]))
     assert "vLLM v1" not in row_of(alone["peers"], "sequences")
     assert "v1" not in alone["ladder"].replace("kernels/cuda", "").partition("*Table")[0]
@@ -168,11 +154,7 @@ def test_results_of_chapter_5_with_gaps_can_be_shown() -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with this lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch05.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
+    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_5_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:
@@ -180,9 +162,7 @@ def test_chapter_5_without_results_says_how_to_get_them_and_then_is_filled(tree:
     results.sync(root=tree)
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- results: ") == text.count("`make bench-chapter 5` on a GPU writes one.") == 6
-    path = tree / "docs" / "results" / "h200" / f"{CHAPTER}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(invented()))
+    put(tree, CHAPTER, invented())
     assert page in results.sync(root=tree)
     assert "No measurement is in the repository yet" not in page.read_text(encoding="utf-8")
     assert results.sync(root=tree) == []

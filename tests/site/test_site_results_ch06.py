@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,21 @@ from chapters.ch06_split_attention.dispatch import Plan
 from chapters.ch06_split_attention.plan_table import name_of
 from docs.hooks import ROOT, partition_plans, plots_ch06, results, tables_ch06
 from docs.hooks.operator_tables import time_of
+from tests.site.invented import (
+    captions,
+    check_drawings,
+    check_pictures,
+    floor_us,
+    kind_of,
+    lesson,
+    passages,
+    put,
+    results_of,
+    row_of,
+    shown,
+    timed,
+    tree_of,
+)
 
 CHAPTER = "ch06_split_attention"
 CONTEXTS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -27,12 +38,9 @@ MAIN = "16/8 × 128"
 def case(variant: str, context: int, slower: float, batch: int = 1, heads: str = MAIN, **other: Any) -> dict[str, Any]:
     """A case that takes `slower` times its floor."""
     nbytes = 4096 * context * batch
-    floor = max(nbytes / READ_GBPS / 1e3, NODE_US)
-    us = floor * slower
-    kind = {"op": "paged_attention", "variant": variant, "step": None, "dtype": "bfloat16", "cache": "cold", "nodes": 1}
-    measured = {"us": {"p10": us, "median": us, "p90": us}, "gbps": nbytes / us / 1e3, "floor_us": floor}
+    measured = timed(nbytes, floor_us(nbytes, READ_GBPS, NODE_US), slower)
     shape = {"context": context, "batch": batch, "heads": heads}
-    return kind | other | measured | {"shape": shape, "floor_fraction": 1 / slower, "bytes": nbytes}
+    return kind_of("paged_attention", variant, **other) | measured | {"shape": shape}
 
 
 def all_cases() -> Iterator[dict[str, Any]]:
@@ -54,10 +62,8 @@ def all_cases() -> Iterator[dict[str, Any]]:
 
 def invented(cases: list[dict[str, Any]] | None = None, chapter: str = CHAPTER) -> dict[str, Any]:
     """Results in the schema, with figures of no machine."""
-    where = {"gpu": "NVIDIA H200", "sms": 132, "driver": "1", "torch": "2", "commit": "0" * 40, "date": "2026-01-01T00"}
-    ceilings = {"read_gbps": READ_GBPS, "copy_gbps": 3900.0, "matmul_tflops": {}, "graph_node_us": NODE_US}
-    found = list(all_cases()) if cases is None else cases
-    return {"schema": 1, "chapter": chapter, "provenance": where, "ceilings": ceilings, "notes": [], "cases": found}
+    found = all_cases() if cases is None else cases
+    return results_of(chapter, found, read_gbps=READ_GBPS, copy_gbps=3900.0, graph_node_us=NODE_US)
 
 
 def plans() -> dict[str, Any]:
@@ -75,47 +81,29 @@ def plans() -> dict[str, Any]:
     return invented(cases, "ch06_plans")
 
 
-def row_of(text: str, first: str) -> list[str]:
-    """The row of a table that begins with `first`."""
-    line = next(line for line in text.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def lesson() -> str:
-    return (ROOT / "chapters" / CHAPTER / "README.md").read_text(encoding="utf-8")
-
-
 def with_plans(tmp_path: Path) -> Path:
-    path = tmp_path / "docs" / "results" / "h200" / "ch06_plans.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plans()))
+    put(tmp_path, "ch06_plans", plans())
     return tmp_path
 
 
 def test_chapter_6_figures_are_the_same_bytes_and_all_are_shown(tmp_path: Path) -> None:
     root = with_plans(tmp_path)
     drawn, again = (plots_ch06.counted() | plots_ch06.plots(invented()) | plots_ch06.drawn(root) for _ in range(2))
-    assert drawn == again
-    for name, text in drawn.items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
-    shown = lesson() + "".join((plots_ch06.texts(invented()) | plots_ch06.apart(root)).values())
-    assert set(drawn) <= set(re.findall(r"\(figures/([\w-]+\.svg)\)", shown))
+    check_drawings(drawn, again)
+    text = lesson(CHAPTER) + "".join((plots_ch06.texts(invented()) | plots_ch06.apart(root)).values())
+    assert set(drawn) <= shown(text)
 
 
 def test_passages_of_chapter_6_are_all_known_and_all_used() -> None:
     known = {*plots_ch06.texts(invented()), *plots_ch06.apart(ROOT)}
-    assert set(re.findall(r"<!-- results: ([\w-]+) -->", lesson())) == known
+    assert passages(lesson(CHAPTER)) == known
 
 
 def test_captions_of_chapter_6_are_numbered_in_order(tmp_path: Path) -> None:
     texts = plots_ch06.apart(with_plans(tmp_path)) | plots_ch06.texts(invented())
-    whole = re.sub(
-        r"<!-- results: (\w+) -->.*?<!-- end of results -->", lambda match: texts[match[1]], lesson(), flags=re.DOTALL
-    )
-    for kind, least in (("Figure", 7), ("Table", 8)):
-        numbers = [int(number) for number in re.findall(rf"^\*{kind} (\d+)\.\*", whole, re.MULTILINE)]
-        assert numbers == list(range(1, len(numbers) + 1)), kind
-        assert len(numbers) >= least
+    counts = captions(lesson(CHAPTER), texts)
+    assert counts["Figure"] >= 7
+    assert counts["Table"] >= 8
 
 
 def test_question_of_chapter_6_says_what_eight_blocks_reach() -> None:
@@ -181,8 +169,7 @@ def test_results_of_chapter_6_with_gaps_can_be_shown() -> None:
     assert "Not measured: PyTorch’s SDPA, cuDNN, FlashInfer, vLLM v1." in texts["peers"]
     assert texts["batched"] == "*No batch has been measured.*\n"
     assert "| not measured |" in texts["targets"]
-    for name, text in plots_ch06.plots(invented(alone)).items():
-        assert ET.fromstring(text).tag.endswith("svg"), name
+    check_pictures(plots_ch06.plots(invented(alone)))
     quick = [c for c in alone if c["shape"]["context"] in (128, 1024)]
     assert "At\n1,024 tokens it takes" in plots_ch06.texts(invented(quick))["question"]
 
@@ -190,11 +177,7 @@ def test_results_of_chapter_6_with_gaps_can_be_shown() -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with this lesson alone."""
-    for name in ("docs/hooks", f"chapters/{CHAPTER}"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copy(ROOT / "docs" / "hooks" / "plots_ch06.py", tmp_path / "docs" / "hooks")
-    shutil.copy(ROOT / "chapters" / CHAPTER / "README.md", tmp_path / "chapters" / CHAPTER)
-    return tmp_path
+    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_6_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:
@@ -205,8 +188,7 @@ def test_chapter_6_without_results_says_how_to_get_them_and_then_is_filled(tree:
     assert text.count("`python -m chapters.ch06_split_attention.plan_table` on a GPU writes them.") == 2
     assert "`python -m chapters.ch06_split_attention.tuning` on a GPU writes one." in text
     assert not (page.parent / "figures" / "plans.svg").exists()
-    path = with_plans(tree) / "docs" / "results" / "h200" / f"{CHAPTER}.json"
-    path.write_text(json.dumps(invented()))
+    put(with_plans(tree), CHAPTER, invented())
     assert {page, page.parent / "figures" / "plans.svg"} <= set(results.sync(root=tree))
     text = page.read_text(encoding="utf-8")
     assert "No measurement is in the repository yet" not in text

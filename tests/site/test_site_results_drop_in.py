@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -14,8 +13,9 @@ import pytest
 pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
 
 from docs.hooks import ROOT, drop_in, results
+from tests.site.invented import GPU, put
 
-PAGE = ROOT / "docs" / "drop_in.md"
+PAGE, NAME = ROOT / "docs" / "drop_in.md", "drop_in_random-0.6b"
 NAMES = ("rms_norm", "mlp", "rms_norm+mlp", "all")
 RATIOS = dict(zip(NAMES, (1.25, 0.9, 1.375, 1.5), strict=True))
 
@@ -45,13 +45,7 @@ def invented_results(model: str = "random-0.6b") -> dict[str, Any]:
     return {
         "schema": 1,
         "chapter": f"drop_in_{model}",
-        "provenance": {
-            "gpu": "NVIDIA H200",
-            "torch": "2",
-            "transformers": "5",
-            "commit": "0" * 40,
-            "date": "2026-01-01",
-        },
+        "provenance": GPU | {"transformers": "5"},
         "model": {"name": model, "type": "qwen3", "layers": 28, "dtype": "bfloat16", "seed": 0},
         "cases": cases,
         "speed": {
@@ -76,16 +70,10 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(tree: Path, data: dict[str, Any], gpu: str = "h200") -> None:
-    path = tree / "docs" / "results" / gpu / f"{data['chapter']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data))
-
-
 def test_every_passage_of_the_page_is_known_measured_or_not(tree: Path) -> None:
     used = set(re.findall(r"<!-- results: drop_in/([\w-]+) -->", PAGE.read_text()))
     assert used == set(drop_in.texts(tree))
-    put(tree, invented_results())
+    put(tree, NAME, invented_results())
     assert used == set(drop_in.texts(tree))
 
 
@@ -98,8 +86,8 @@ def test_without_results_the_page_says_how_to_get_them(tree: Path) -> None:
 
 
 def test_the_page_is_filled_and_filled_again_without_change(tree: Path) -> None:
-    put(tree, invented_results())
-    put(tree, invented_results("tiny"))
+    put(tree, NAME, invented_results())
+    put(tree, "drop_in_tiny", invented_results("tiny"))
     assert len(results.sync(root=tree)) == 2
     assert results.sync(root=tree) == []
     text = (tree / "docs" / "drop_in.md").read_text()
@@ -122,7 +110,7 @@ def test_a_slower_model_is_said_to_be_slower(tree: Path) -> None:
     data = invented_results()
     for one in data["speed"]["comparisons"]:
         one["speedup"] = {"ratio": 0.8, "low": None, "high": None}
-    put(tree, data)
+    put(tree, NAME, data)
     assert "nothing (8.25 ms more) of 33.00 ms" in drop_in.texts(tree)["launches"]
     assert "| 0.80 |" in drop_in.texts(tree)["speed"]
     for picture in drop_in.figures(tree).values():
@@ -130,11 +118,11 @@ def test_a_slower_model_is_said_to_be_slower(tree: Path) -> None:
 
 
 def test_results_that_were_not_timed_or_lie_on_another_gpu_come_second(tree: Path) -> None:
-    put(tree, invented_results() | {"speed": None})
+    put(tree, NAME, invented_results() | {"speed": None})
     assert "No measurement" in drop_in.texts(tree)["speed"]
     other = invented_results()
     other["provenance"]["gpu"] = "NVIDIA A100"
-    put(tree, other, "a100")
+    put(tree, NAME, other, "a100")
     assert "one NVIDIA A100" in drop_in.texts(tree)["speed"]
-    put(tree, invented_results())
+    put(tree, NAME, invented_results())
     assert "A100" not in drop_in.texts(tree)["speed"]

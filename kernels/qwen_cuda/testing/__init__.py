@@ -8,5 +8,6 @@
 
 `backends` and `fixtures` give a test its backends, `guards` its buffers, `numbers` and `strategies` its inputs,
 `references` the truth in float64, `ulp` the comparison. `mutants` proves that the checks notice faults, `exercise`
-finds the learner's file. The package itself imports nothing: `fixtures` is loaded for suites without kernels too.
+finds the learner's file, `benchmarks` tests what measures, `workers` says how many processes run it all. The package
+itself imports nothing: `fixtures` is loaded for suites without kernels too.
 """

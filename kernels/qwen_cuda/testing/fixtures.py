@@ -1,4 +1,4 @@
-"""The pytest side, loaded by the repository's conftest.py: the fixture `backend`, and which tests `make exercise` runs.
+"""The pytest side, loaded by the repository's conftest.py: fixtures, and which tests `make exercise` runs.
 
 Nothing heavy is imported before a test needs it: suites without kernels load this too.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    import torch
     from _pytest.mark.structures import ParameterSet
 
     from qwen_cuda.building import Library
@@ -70,6 +71,32 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def operators() -> None:
+    """The operators of qwen_cuda are registered."""
+    from qwen_cuda.loading import load_operators
+
+    load_operators()
+
+
+@pytest.fixture
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark's ceilings are those of `qwen_cuda.testing.benchmarks` and take no time."""
+    from qwen_cuda.testing.benchmarks import CEILINGS
+
+    monkeypatch.setattr("qwen_cuda.benchmarking.report.measure_ceilings", lambda *args: CEILINGS)
+
+
+@pytest.fixture(params=_parameters("cuda"))
+def gpu_device(request: pytest.FixtureRequest) -> torch.device:
+    """The GPU; where there is none the test is skipped."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU that PyTorch can use")
+    return torch.device("cuda")
 
 
 @pytest.fixture(scope="module")

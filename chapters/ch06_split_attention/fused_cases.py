@@ -1,0 +1,147 @@
+"""Fused decode attention on test cases: what the kernel gets, one run among guards, and what it must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chapters.ch04_paged_kv.cache_write_runs import EPS, table
+from chapters.ch05_grouped_attention.paged_cases import (
+    Heads,
+    PagedCase,
+    assert_within,
+    paged_case,
+    truth_and_bound,
+)
+from chapters.ch06_split_attention.split_checks import Cut, layout_of, used_workspace
+from qwen_cuda import loading
+from qwen_cuda.testing.backends import Backend, poisoned_memory
+from qwen_cuda.testing.cases import case
+from qwen_cuda.testing.guards import Guarded
+from qwen_cuda.testing.numbers import norm_weight, rows_of_numbers
+from qwen_cuda.testing.references import REFERENCES
+from qwen_cuda.testing.ulp import assert_same_bits
+
+NAME = "fused_decode_attention"
+HEAD_DIM = 128
+QWEN3 = Heads(kv_heads=2, group=2)
+MAX_POSITIONS = 600  # rows of cos_sin; they are those of positions from FAR on
+FAR = 100_000
+TOKEN = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "slot_mapping")
+
+
+@dataclass(frozen=True)
+class FusedCase:
+    """A batch whose last tokens are new: their K and V are in `qkv`, and NaN in the caches of `stored`."""
+
+    stored: PagedCase
+    qkv: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    weights: tuple[Tensor, Tensor]
+    qkv_padding: int = 0
+
+    def with_(self, **changes: Any) -> FusedCase:
+        return replace(self, **changes)
+
+    @property
+    def heads(self) -> Heads:
+        return self.stored.heads
+
+
+@dataclass(frozen=True)
+class Result:
+    """On the backend's device."""
+
+    out: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+
+    def assert_same(self, other: Result) -> None:
+        for name in ("out", "k_cache", "v_cache"):
+            assert_same_bits(getattr(self, name), getattr(other, name))
+
+
+def fused_case(lens: Sequence[int], heads: Heads = QWEN3, *, seed: int = 0, wide: bool = False) -> FusedCase:
+    """Random numbers; `wide`: positions and slots in int64."""
+    some = paged_case(lens, heads, seed=seed)
+    slots = torch.full((len(lens),), -1, dtype=torch.int64 if wide else torch.int32)
+    for s, length in enumerate(lens):
+        if length > 0:
+            block, place = divmod(length - 1, heads.block_size)
+            page = int(some.block_table[s, block])
+            slots[s] = page * heads.block_size + place
+            some.k_cache[page, place] = some.v_cache[page, place] = torch.nan
+    positions = torch.tensor([max(length - 1, 0) for length in lens], dtype=slots.dtype)
+    count = heads.query_heads + 2 * heads.kv_heads
+    qkv = rows_of_numbers((len(lens), count, HEAD_DIM), heads.dtype, seed=seed + 1).flatten(1)
+    weights = tuple(norm_weight(HEAD_DIM, heads.dtype, seed=seed + 2 + i) for i in range(2))
+    return FusedCase(some, qkv, positions, slots, (weights[0], weights[1]))
+
+
+def operands(backend: Backend, some: FusedCase) -> dict[str, Guarded]:
+    stored = some.stored
+    values = {
+        "qkv": some.qkv,
+        "q_weight": some.weights[0],
+        "k_weight": some.weights[1],
+        "cos_sin": table(FAR + MAX_POSITIONS)[FAR:],
+        "positions": some.positions,
+        "slot_mapping": some.slot_mapping,
+        "k_cache": stored.k_cache,
+        "v_cache": stored.v_cache,
+        "block_table": stored.block_table,
+        "context_lens": stored.context_lens,
+    }
+    paddings = {"qkv": some.qkv_padding, "block_table": 1}
+    return {name: backend.place(tensor, row_padding=paddings.get(name, 0)) for name, tensor in values.items()}
+
+
+def fused(
+    backend: Backend,
+    some: FusedCase,
+    cut: Cut,
+    *,
+    merge: str = "auto",
+    prefetch: bool = False,
+    workspace: Guarded | None = None,
+) -> Result:
+    """Runs the operator among guards."""
+    layout = layout_of(some.stored, cut[1])
+    workspace = workspace or backend.place(used_workspace(layout))
+    facts = {**some.stored.facts, "cut": cut, "merge": merge, "prefetch": prefetch}
+    with case(NAME, **facts):
+        placed = operands(backend, some)
+        tensors = {name: buffer.tensor for name, buffer in placed.items()}
+        sizes = (EPS, some.stored.scale, some.heads.query_heads, *cut, workspace.tensor)
+        out: Tensor = backend.op(NAME)(*tensors.values(), *sizes, merge=merge, prefetch=prefetch)
+        assert (out.dtype, out.is_contiguous()) == (some.heads.dtype, True)
+        for name, buffer in placed.items():
+            (buffer.check_guards if name in ("k_cache", "v_cache") else buffer.check_untouched)(name)
+        workspace.check_guards("workspace")
+        assert not layout.parts(workspace.tensor).arrived.any(), "the counters are not 0 again"
+    return Result(out, tensors["k_cache"], tensors["v_cache"])
+
+
+def one_after_the_other(backend: Backend, some: FusedCase, cut: Cut) -> Result:
+    """The product's two operators on the same backend, whatever kernel of this one is under test."""
+    tensors = {name: buffer.tensor for name, buffer in operands(backend, some).items()}
+    workspace = layout_of(some.stored, cut[1]).new(backend.device)
+    caches = tensors["k_cache"], tensors["v_cache"]
+    where = tensors["block_table"], tensors["context_lens"]
+    with poisoned_memory():
+        if backend.name in ("sim", "cuda"):
+            loading.backend(backend.name)
+        write, attend = (
+            REFERENCES[name] if backend.name == "reference" else getattr(backend.namespace, name)
+            for name in ("qk_norm_rope_cache_write", "paged_attention_split")
+        )
+        q, _ = write(*(tensors[name] for name in TOKEN), *caches, EPS, some.heads.query_heads)
+        out = attend(q, *caches, *where, some.stored.scale, *cut, workspace)
+        exact = some.stored.with_(q=q.cpu(), k_cache=caches[0].cpu(), v_cache=caches[1].cpu())
+        assert_within(out, *truth_and_bound(exact))
+    return Result(out, *caches)
