@@ -83,9 +83,6 @@ inline int multiprocessors() {
 inline int most_shared_bytes() {
   return cuda_platform::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
-inline int most_shared_bytes() {
-  return cuda_platform::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-}
 
 // Runs kernel(args...) on the stream. Throws std::runtime_error with a sentence if the launch is refused.
 template <class... P, class... A>
