@@ -28,25 +28,32 @@ def paged_attention(
     plan: Plan | None = None,
     workspace: Tensor | None = None,
 ) -> Tensor:
-    """`softmax(scale · q Kᵀ) V` of one new token a sequence. `q: [b, Hq, D]` → `[b, Hq, D]`.
+    """`softmax(scale · q Kᵀ) V` of one new token a sequence. `q` and result: `[b, Hq, D]`.
 
     Args:
-        q, k_cache, v_cache, block_table, context_lens, scale: as for `qwen_cuda.operators.paged_attention_grouped`.
+        q, k_cache, v_cache, block_table, context_lens, scale: as for
+            `qwen_cuda.operators.paged_attention_grouped`.
         backend: one of `backend_names()`.
-        max_context: the longest context of the batch, for the choice of a plan; by default what the table can hold. A
-            longer one is computed as well, only more slowly. A CUDA graph needs the longest that it will ever meet.
-        plan: the partitions, instead of those that `plan_for` chooses. The same plan gives the same bits; another one,
-            and so another batch size, may round differently.
-        workspace: `plan.workspace(q, kv_heads)`, kept from call to call by whoever runs many. Without it one is made.
+        max_context: the longest context of the batch, for the choice of a plan; by default
+            what the table can hold. A longer one is computed as well, only more slowly. A CUDA
+            graph needs the longest that it will ever meet.
+        plan: the partitions, and who merges them, instead of what `plan_for` chooses. The same
+            partitions give the same bits, by any merge; others, and so another batch size, may
+            round differently.
+        workspace: `plan.workspace(q, kv_heads)`, kept from call to call by whoever runs many.
+            Without it one is made.
     Raises:
         ValueError: there is no such backend, or this machine lacks it; the sentence says why.
         RuntimeError: a kernel refuses an argument.
     """
     if reason := unavailable(backend):
         raise ValueError(reason)
-    longest = block_table.shape[1] * k_cache.shape[1] if max_context is None else max_context
     call = Call(q, k_cache, v_cache, block_table, context_lens, scale)
-    return BACKENDS[backend].run(call, plan or plan_for(q.shape[0], k_cache.shape[2], longest, q.device), workspace)
+    if plan is None:
+        held = block_table.shape[1] * k_cache.shape[1]
+        longest = held if max_context is None else max_context
+        plan = plan_for(q.shape[0], k_cache.shape[2], longest, q.device)
+    return BACKENDS[backend].run(call, plan, workspace)
 
 
 # --8<-- [end:paged_attention]

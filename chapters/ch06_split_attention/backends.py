@@ -19,12 +19,7 @@ from chapters.ch05_grouped_attention.candidates import run_vllm, vllm_caches
 from chapters.ch06_split_attention.dispatch import Plan
 from qwen3_ref.paged import paged_attention as reference_attention
 from qwen_cuda.benchmarking.peers import Vllm, vllm
-from qwen_cuda.operators import (
-    attention_workspace,
-    check_block_table,
-    paged_attention_grouped,
-    paged_attention_split,
-)
+from qwen_cuda.operators import attention_workspace, check_block_table, paged_attention_grouped, paged_attention_split
 
 
 class Call(NamedTuple):
@@ -61,7 +56,7 @@ def _grouped(call: Call, plan: Plan, workspace: Tensor | None) -> Tensor:
 def _split(call: Call, plan: Plan, workspace: Tensor | None) -> Tensor:
     if workspace is None:
         workspace = attention_workspace(call.q, call.k_cache.shape[2], plan.partitions)
-    return paged_attention_split(*call, plan.partition_size, plan.partitions, workspace)
+    return paged_attention_split(*call, plan.partition_size, plan.partitions, workspace, merge=plan.merge)
 
 
 def _auto(call: Call, plan: Plan, workspace: Tensor | None) -> Tensor:

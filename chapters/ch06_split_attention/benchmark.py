@@ -1,4 +1,4 @@
-"""Chapter 6's benchmark: paged_attention by its plan, captured for long contexts, in two launches, beside its peers.
+"""Chapter 6's benchmark: paged_attention by plan, by each merge and in two launches, beside peers; and its fused form.
 
     make bench-chapter 6
     python chapters/ch06_split_attention/benchmark.py [--device auto] [--output FILE] [--quick]
@@ -28,6 +28,8 @@ from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.benchmark import COPIES
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention import candidates
+from chapters.ch06_split_attention import fused_candidates as fused
+from chapters.ch06_split_attention.dispatch import Op
 from chapters.ch06_split_attention.targets import CONTEXTS, OP, judge
 from qwen_cuda.benchmarking import Report, Variant, cache_bytes, rotate, side_by_side
 from qwen_cuda.benchmarking.operator_benchmark import run
@@ -44,13 +46,14 @@ CPU_CONTEXTS = (128, 1024)
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table row of the benchmark: a shape, and whether peers take part."""
+    """One table row of the benchmark: a shape, whether peers take part, and the operator."""
 
     shape: Shape
     peers: bool = True
+    op: Op = OP
 
     def __str__(self) -> str:
-        return str(self.shape)
+        return str(self.shape) if self.op == OP else f"{self.op}, {self.shape}"
 
 
 def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
@@ -58,9 +61,11 @@ def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
     if not on_gpu:
         for context in CPU_CONTEXTS[:1] if quick else CPU_CONTEXTS:
             yield Comparison(Shape(context))
+            yield Comparison(Shape(context), peers=False, op=fused.OP)
         return
     for context in QUICK_CONTEXTS if quick else CONTEXTS:
         yield Comparison(Shape(context))
+        yield Comparison(Shape(context), peers=False, op=fused.OP)
     for batch, context in () if quick else BATCHED:
         yield Comparison(Shape(context, batch))
     for heads in () if quick else OTHER_HEADS:
@@ -86,6 +91,8 @@ def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
     """Checks and times everybody on one shape. Where the memory of the device does not suffice there is a note."""
     shape, device = what.shape, report.device
     try:
+        if what.op == fused.OP:
+            return compare_fused(report, shape)
         enough = (COPIES if what.peers else 1) * cache_bytes(device)
         rotation = rotate(grouped.operands(shape, device, what.peers), enough)
         variants: list[Variant] = list(candidates.ours(shape, device))
@@ -98,8 +105,14 @@ def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
                 report.note(other)
         side_by_side(report, grouped.work(OP, shape), variants, rotation, partial(grouped.truth, shape))
     except torch.OutOfMemoryError:
-        report.note(f"{shape}: left out, the device's memory is full.")
+        report.note(f"{what}: left out, the device's memory is full.")
         torch.cuda.empty_cache()
+
+
+def compare_fused(report: Report, shape: Shape) -> None:
+    rotation = rotate(fused.operands(shape, report.device), cache_bytes(report.device))
+    variants = list(fused.ours(shape, report.device))
+    side_by_side(report, fused.work(shape), variants, rotation, partial(fused.truth, shape))
 
 
 def print_targets(report: Report, console: Console | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Who takes part in chapter 6's benchmark beside chapter 5's: the split kernel by plan, in one launch and in two.
+"""Who takes part in chapter 6's benchmark beside chapter 5's: the split kernel by plan and merge, and in two launches.
 
 Operands and truth are those of chapter 5. A workspace belongs to a variant: like that of an engine it is the same in
 every call, and stays in the cache.
@@ -7,6 +7,7 @@ every call, and stays in the cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,20 @@ from chapters.ch06_split_attention.dispatch import Plan, plan_for
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.benchmarking import Operands, Variant
 
+CLUSTERS = (2, 4, 8, 16)  # partitions that a cluster can merge
 LONGEST = 32768  # tokens: the context for which `ours_long_graph` is captured
 
 
 def layout(shape: Shape, plan: Plan) -> WorkspaceLayout:
     return WorkspaceLayout(shape.batch, shape.query_heads, shape.kv_heads, shape.head_dim, plan.partitions)
+
+
+def merges(plan: Plan, device: torch.device) -> Iterator[Plan]:
+    """The same cut by each merge that can be chosen there."""
+    if plan.partitions > 1:
+        yield replace(plan, merge="last_block")
+        if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9 and plan.partitions in CLUSTERS:
+            yield replace(plan, merge="cluster")
 
 
 def ours(shape: Shape, device: torch.device) -> Iterator[Variant]:
@@ -32,6 +42,8 @@ def ours(shape: Shape, device: torch.device) -> Iterator[Variant]:
     yield by_plan("ours", shape, best, device)
     yield by_plan("ours_long_graph", shape, plan_for(shape.batch, shape.kv_heads, LONGEST, device), device)
     yield Variant("ours_grouped", partial(_grouped, shape), ulps=ULPS)
+    for plan in merges(best, device):
+        yield by_plan(f"ours_{plan.merge}", shape, plan, device)
     if best.partitions > 1:
         workspace = layout(shape, best).new(device)
         yield Variant("ours_two_launches", partial(_two_launches, shape, best, workspace), ulps=ULPS)
@@ -62,7 +74,7 @@ def _grouped(shape: Shape, of: Operands) -> list[Tensor]:
 
 def _split(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
     cut = plan.partition_size, plan.partitions
-    return [torch.ops.qwen_cuda.paged_attention_split(*inputs(of), shape.scale, *cut, workspace)]
+    return [torch.ops.qwen_cuda.paged_attention_split(*inputs(of), shape.scale, *cut, workspace, merge=plan.merge)]
 
 
 def _two_launches(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:

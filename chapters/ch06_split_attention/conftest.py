@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 pytest.register_assert_rewrite(
-    "chapters.ch05_grouped_attention.paged_cases", "chapters.ch06_split_attention.split_checks"
+    "chapters.ch05_grouped_attention.paged_cases",
+    "chapters.ch06_split_attention.split_checks",
+    "chapters.ch06_split_attention.fused_cases",
+    "chapters.ch06_split_attention.fused_checks",
 )
 
 

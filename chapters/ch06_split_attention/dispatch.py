@@ -1,7 +1,7 @@
-"""Into how many partitions a context is cut: a table that the benchmark writes, and a rule for unknown GPUs.
+"""Into how many partitions a context is cut, and who merges them: a measured table, and a rule for unknown GPUs.
 
-`dispatch.json` holds for each architecture the fastest plan of each measured (heads, context), where heads counts the
-KV heads of the whole batch: the blocks that there are without partitions. `plan_table.py` renews it.
+`dispatch.json` holds for each architecture and operator the fastest plan of each measured (heads, context), where heads
+counts the KV heads of the whole batch: the blocks that there are without partitions. `plan_table.py` renews it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,16 +21,23 @@ from torch import Tensor
 from qwen_cuda.attention_workspace import WorkspaceLayout
 
 TABLE = Path(__file__).with_name("dispatch.json")
+Op = Literal["paged_attention", "fused_decode_attention"]
+Merge = Literal["auto", "cluster", "last_block"]
+MOST_CLUSTER = 8  # blocks that every GPU with clusters runs as one; 16 is more than CUDA promises
 LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
 CPU_SMS = 1  # on a CPU one block a KV head is enough: there is no latency to hide
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`partitions` blocks for each KV head, of at least `partition_size` tokens. One partition: chapter 5's kernel."""
+    """`partitions` blocks for each KV head, of at least `partition_size` tokens. One partition: chapter 5's kernel.
+
+    `merge` is that of `qwen_cuda.operators.paged_attention_split`.
+    """
 
     partition_size: int
     partitions: int
+    merge: Merge = "auto"
 
     def workspace(self, q: Tensor, kv_heads: int) -> Tensor | None:
         """What `paged_attention` needs with this plan for `q: [b, Hq, D]`; None for a plan of one partition."""
@@ -40,22 +48,41 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """A measured choice: `heads` KV heads in the whole batch, contexts of up to `context` tokens."""
+    """A measured choice: `heads` KV heads in the whole batch, contexts of up to `context` tokens.
+
+    Raises:
+        ValueError: there is no such operator or merge.
+    """
 
     heads: int
     context: int
     partition_size: int
     partitions: int
+    op: Op = "paged_attention"
+    merge: Merge = "last_block"
+
+    def __post_init__(self) -> None:
+        for name, known in (("op", Op), ("merge", Merge)):
+            if getattr(self, name) not in get_args(known):
+                raise ValueError(f"{name} is {getattr(self, name)!r} and not one of {', '.join(get_args(known))}")
 
     @property
     def plan(self) -> Plan:
-        return Plan(self.partition_size, self.partitions)
+        return Plan(self.partition_size, self.partitions, self.merge)
 
 
 def default_plan(heads: int, max_context: int, sms: int) -> Plan:
-    """About one block for each SM, and no partition of fewer than LEAST_PARTITION tokens."""
-    useful = max(1, math.ceil(max_context / LEAST_PARTITION))
-    return Plan(LEAST_PARTITION, min(useful, max(1, sms // max(heads, 1))))
+    """About one block for each SM, and no partition of fewer than LEAST_PARTITION tokens but the last ones.
+
+    A cluster merges where as many blocks as it needs, 2, 4 or 8, have an SM each; elsewhere, and on a GPU without
+    clusters, the last block.
+    """
+    most = max(1, sms // max(heads, 1))
+    useful = min(most, max(1, math.ceil(max_context / LEAST_PARTITION)))
+    cluster = 1 << (useful - 1).bit_length()  # the next power of two
+    if cluster <= min(most, MOST_CLUSTER):
+        return Plan(LEAST_PARTITION, cluster)
+    return Plan(LEAST_PARTITION, useful, "last_block")
 
 
 def chosen(rows: Iterable[Row], heads: int, max_context: int) -> Plan | None:
@@ -68,11 +95,12 @@ def chosen(rows: Iterable[Row], heads: int, max_context: int) -> Plan | None:
     return next((row for row in there if row.context >= max_context), there[-1]).plan
 
 
-def plan_for(batch: int, kv_heads: int, max_context: int, device: torch.device) -> Plan:
+def plan_for(batch: int, kv_heads: int, max_context: int, device: torch.device, *, op: Op = "paged_attention") -> Plan:
     """The plan of a batch whose contexts have at most `max_context` tokens. The host knows both; nothing waits."""
     heads = max(batch * kv_heads, 1)
     name, sms = _device(device.type, device.index)
-    return chosen(table().get(name, ()), heads, max_context) or default_plan(heads, max_context, sms)
+    rows = (row for row in table().get(name, ()) if row.op == op)
+    return chosen(rows, heads, max_context) or default_plan(heads, max_context, sms)
 
 
 def architecture(device: torch.device) -> str:
@@ -99,7 +127,7 @@ def table(path: Path = TABLE) -> dict[str, tuple[Row, ...]]:
         return {}
     try:
         return {name: tuple(Row(**row) for row in rows) for name, rows in json.loads(path.read_text("utf-8")).items()}
-    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{path.name} is no table of plans: {error}; python -m chapters.ch06_split_attention.plan_table writes one."
         ) from None

@@ -7,6 +7,7 @@ A set of operands is that of chapter 5, and with it `qkv: [b, (Hq + 2 Hkv) · 12
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -14,14 +15,14 @@ from torch import Tensor
 
 from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.candidates import ULPS, Shape
-from chapters.ch06_split_attention.candidates import layout
-from chapters.ch06_split_attention.dispatch import Plan
+from chapters.ch06_split_attention.candidates import layout, merges
+from chapters.ch06_split_attention.dispatch import Plan, plan_for
+from chapters.ch06_split_attention.targets import FUSED_OP as OP
 from qwen3_ref.paged import paged_attention
-from qwen_cuda.benchmarking import Operands, Variant
+from qwen_cuda.benchmarking import Operands, Variant, Work
 from qwen_cuda.operators import cos_sin_table
 from qwen_cuda.testing.references import REFERENCES
 
-OP = "fused_decode_attention"
 EPS, THETA = 1e-6, 1e6
 TOKEN = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "slot_mapping")
 
@@ -55,11 +56,27 @@ def caches(of: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return of["k_cache"], of["v_cache"], of["block_table"], of["context_lens"]
 
 
-def by_plan(
-    name: str, shape: Shape, plan: Plan, device: torch.device, merge: str = "auto", *, prefetch: bool = True
-) -> Variant:
+def work(shape: Shape) -> Work:
+    """The least traffic: qkv and the stored K and V are read, those of the new token and out are written."""
+    heads, dim = shape.query_heads, shape.head_dim
+    numbers = 2 * shape.kv_heads * (shape.context + 1) + 2 * heads  # a sequence's, in heads: the new K, V come and go
+    constants = shape.batch * 4 * dim + 2 * dim * shape.dtype.itemsize  # rows of cos_sin, and the weights
+    return replace(grouped.work(OP, shape), bytes=shape.batch * numbers * dim * shape.dtype.itemsize + constants)
+
+
+def ours(shape: Shape, device: torch.device) -> Iterator[Variant]:
+    """The choice for this context, each merge of its cut, and the two operators that it joins."""
+    best = plan_for(shape.batch, shape.kv_heads, shape.context, device, op=OP)
+    yield by_plan("ours", shape, best, device)
+    for plan in merges(best, device):
+        yield by_plan(f"ours_{plan.merge}", shape, plan, device)
+    yield in_turn("in_turn", shape, plan_for(shape.batch, shape.kv_heads, shape.context, device), device)
+
+
+def by_plan(name: str, shape: Shape, plan: Plan, device: torch.device, *, prefetch: bool = True) -> Variant:
+    """With `prefetch` as in a decode step: nothing but this call writes what it reads ahead."""
     workspace = layout(shape, plan).new(device)
-    return Variant(name, partial(_fused, shape, plan, workspace, merge, prefetch), ulps=ULPS)
+    return Variant(name, partial(_fused, shape, plan, workspace, prefetch), ulps=ULPS)
 
 
 def in_turn(name: str, shape: Shape, plan: Plan, device: torch.device) -> Variant:
@@ -77,11 +94,11 @@ def truth(shape: Shape, of: Operands) -> Sequence[Tensor]:
     return [paged_attention(q.double(), k_cache.double(), v_cache.double(), table, lens, shape.scale)]
 
 
-def _fused(shape: Shape, plan: Plan, workspace: Tensor, merge: str, prefetch: bool, of: Operands) -> list[Tensor]:
+def _fused(shape: Shape, plan: Plan, workspace: Tensor, prefetch: bool, of: Operands) -> list[Tensor]:
     sizes = EPS, shape.scale, shape.query_heads, plan.partition_size, plan.partitions, workspace
     token = (of[name] for name in TOKEN)
     run = torch.ops.qwen_cuda.fused_decode_attention
-    return [run(*token, *caches(of), *sizes, merge=merge, prefetch=prefetch)]
+    return [run(*token, *caches(of), *sizes, merge=plan.merge, prefetch=prefetch)]
 
 
 def _in_turn(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
@@ -91,17 +108,4 @@ def _in_turn(shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[
     where = q, k_cache, v_cache, table, lens, shape.scale
     if plan.partitions == 1:
         return [ops.paged_attention_grouped(*where)]
-    return [ops.paged_attention_split(*where, plan.partition_size, plan.partitions, workspace)]
-
-
-def plans(heads: int, context: int, sms: int) -> Iterator[tuple[Plan, str]]:
-    """What is tried: clusters of each size, and about one and two blocks for each SM merged by the last block."""
-    yield Plan(128, 1), "auto"
-    for size in (32, 64, 128, 256):
-        for count in (2, 4, 8, 16):
-            if (count - 1) * size < context:
-                yield Plan(size, count), "cluster"
-        for share in (1, 2):
-            count = min(max(1, share * sms // heads), -(-context // size))
-            if count > 1:
-                yield Plan(size, count), "last_block"
+    return [ops.paged_attention_split(*where, plan.partition_size, plan.partitions, workspace, merge=plan.merge)]

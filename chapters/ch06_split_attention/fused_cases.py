@@ -1,4 +1,4 @@
-"""Fused decode attention on test cases: what the kernel gets, one run among guards, and what it must equal."""
+"""Fused decode attention on test cases: a batch with its new tokens, a run among guards, and what it must equal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from chapters.ch04_paged_kv.cache_write_runs import EPS, table
-from chapters.ch05_grouped_attention.paged_cases import (
-    Heads,
-    PagedCase,
-    assert_within,
-    paged_case,
-    truth_and_bound,
-)
-from chapters.ch06_split_attention.split_checks import Cut, layout_of, used_workspace
+from chapters.ch05_grouped_attention.paged_cases import Heads, PagedCase, assert_within, paged_case, truth_and_bound
+from chapters.ch06_split_attention.split_cases import Cut, layout_of, used_workspace
 from qwen_cuda import loading
 from qwen_cuda.testing.backends import Backend, poisoned_memory
 from qwen_cuda.testing.cases import case

@@ -14,9 +14,9 @@
 # # Lab 6: cut, attend, merge
 #
 # The [lesson](README.md) cuts a context into partitions and merges what they leave. Here we cut in hundreds of ways
-# and compare, look at the partials of a real call, let blocks end in other orders, plant the bugs of the lesson, and
-# prefill a prompt over pages. Nothing needs a GPU; where there is one, the last section times the kernels there. The
-# whole lab takes well under a minute on two CPU cores.
+# and compare, look at the partials of a real call, let blocks end in other orders, merge by a cluster, plant the bugs
+# of the lesson, and prefill a prompt over pages. Nothing needs a GPU; where there is one, the last section times the
+# kernels there. The whole lab takes well under a minute on two CPU cores.
 
 # %%
 import itertools
@@ -39,18 +39,22 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.candidates import Shape
+from chapters.ch06_split_attention import fused_candidates
 from chapters.ch06_split_attention.attention import Plan, paged_attention
 from chapters.ch06_split_attention.candidates import by_plan
 from chapters.ch06_split_attention.faults import FAULTS, KERNEL, arguments, planted, run, used_workspace
+from chapters.ch06_split_attention.fused_candidates import EPS
 from qwen3_ref.functional import attention_naive, attention_partition, merge_partitions
 from qwen3_ref.paged import gather
 from qwen_cuda import simulator
 from qwen_cuda.attention_workspace import WorkspaceLayout, partition_tokens
 from qwen_cuda.benchmarking import graph_timing
 from qwen_cuda.building import Library, build
+from qwen_cuda.loading import using
 from qwen_cuda.operators import attention_workspace, paged_attention_partials
 
 Q, K, V, W, ACC, OTHER = "#1f5fbf", "#b4560a", "#1d7a3e", "#5f6672", "#c0292f", "#7a4fb5"  # the tutorial's colours
+CACHES = ("k_cache", "v_cache", "block_table", "context_lens")  # what attention reads, in its order
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16  # of Qwen3-0.6B, and of its cache
 random = torch.Generator().manual_seed(0)
 
@@ -187,7 +191,7 @@ of = arguments(100)
 last, results = [], []
 for seed in range(12):
     with simulator.options(seed=seed), simulator.trace(CHECKED) as trace:
-        results.append(torch.ops.qwen_sim.paged_attention_split(*of, 32, 4, used_workspace()))
+        results.append(torch.ops.qwen_sim.paged_attention_split(*of, 32, 4, used_workspace(), merge="last_block"))
     (block,) = {request.block for request in trace.where(target="out", kind="store")}
     last.append(block)
 marks = torch.zeros(4, len(last))
@@ -207,7 +211,7 @@ assert all(torch.equal(out, results[0]) for out in results)
 # Requests of warp 0 of the block that merges, in order: q, length and table, keys and values, shared memory for the
 # merge of warps, then the workspace: stores, one atomic, loads; and one store of the result.
 with simulator.trace(CHECKED) as trace:
-    torch.ops.qwen_sim.paged_attention_split(*of, 32, 4, used_workspace())
+    torch.ops.qwen_sim.paged_attention_split(*of, 32, 4, used_workspace(), merge="last_block")
 (block,) = {request.block for request in trace.where(target="out", kind="store")}
 requests = [request for request in trace.where(block=block, warp=0) if request.object is not None]
 names = [request.object.name for request in requests if request.object is not None]
@@ -223,6 +227,55 @@ ax.legend(frameon=False, labelcolor="linecolor", loc="lower left")
 plt.show()
 workspace_kinds = [r.kind for r, name in zip(requests, names, strict=True) if name == "workspace"]
 assert workspace_kinds == ["store"] * 3 + ["atomic"] + ["load"] * 12
+
+# %% [markdown]
+# ## By a cluster, and with the write
+#
+# `fused_decode_attention` begins with packed QKV. We run it by both merges, and the two operators that it joins one
+# after the other: the same bits, in the result and in both caches. What differs is what the blocks ask of memory.
+
+# %%
+# Requests of all warps by what they touch, for each merge. Both read qkv, weights, table, keys and values alike; the
+# last block's merge goes through the workspace, and the cluster's through shared memory alone.
+FUSED, WRITE = (
+    Library("sim", (KERNEL.with_name(f"{name}.cu"),), variant)
+    for name, variant in (("fused_decode_attention", "checked"), ("qk_norm_rope_cache_write", "plain"))
+)
+build(FUSED, WRITE)
+shape = Shape(100, 1, 2, 1)
+make = fused_candidates.operands(shape, torch.device("cpu"))
+token, sizes = fused_candidates.TOKEN, (EPS, shape.scale, shape.query_heads)
+asked: dict[str, dict[str, int]] = {}
+outs = []
+for merge in ("last_block", "cluster"):
+    made = make(0)
+    given = [made[name] for name in (*token, *CACHES)]
+    with simulator.trace(FUSED) as trace:
+        out = torch.ops.qwen_sim.fused_decode_attention(*given, *sizes, 32, 4, used_workspace(), merge=merge)
+    outs.append((out, made["k_cache"], made["v_cache"]))
+    names = [request.object.name for request in trace.where() if request.object is not None]
+    asked[merge] = {name: names.count(name) for name in names}
+made = make(0)
+with using(WRITE):
+    given = [made[name] for name in (*token, "k_cache", "v_cache")]
+    q, _ = torch.ops.qwen_sim.qk_norm_rope_cache_write(*given, EPS, shape.query_heads)
+with using(CHECKED):
+    in_turn = torch.ops.qwen_sim.paged_attention_split(
+        q, *(made[name] for name in CACHES), shape.scale, 32, 4, used_workspace()
+    )
+for got in outs:
+    assert all(map(torch.equal, got, (in_turn, made["k_cache"], made["v_cache"])))
+assert asked["last_block"]["workspace"] > 0 == asked["cluster"].get("workspace", 0)
+touched = list(asked["last_block"])
+fig, ax = plt.subplots(figsize=(7.2, 3.4))
+for offset, (merge, colour) in zip((-0.2, 0.2), (("last_block", OTHER), ("cluster", V)), strict=True):
+    bars = [asked[merge].get(name, 0) for name in touched]
+    ax.barh([i + offset for i in range(len(touched))], bars, 0.36, color=colour, alpha=0.85, label=merge)
+ax.set_yticks(range(len(touched)), labels=touched)
+ax.invert_yaxis()
+ax.set(xlabel="requests of warps, four blocks", xscale="log")
+ax.legend(frameon=False, labelcolor="linecolor", loc="lower right")
+plt.show()
 
 # %% [markdown]
 # ## Bugs without a report
@@ -352,6 +405,7 @@ else:
 # 2. Capture for 64 partitions of 16 tokens instead. For which contexts are there more partitions than blocks that an
 #    H200 runs at once?
 # 3. Put the planted key at token 899. Which partition has it, and how many tokens does that partition have?
-# 4. Plant `__threadfence()` → nothing. Does any seed change the result in the simulator? Why not?
-# 5. Merge the partials of the third picture in fp32 from the last to the first. How many of the 2,048 numbers change
+# 4. Let the new token be the first of a partition: make the context 97. Which block stores it?
+# 5. Plant `__threadfence()` → nothing. Does any seed change the result in the simulator? Why not?
+# 6. Merge the partials of the third picture in fp32 from the last to the first. How many of the 2,048 numbers change
 #    in bf16?

@@ -2,24 +2,39 @@
 
     python -m chapters.ch06_split_attention.plan_table [--device cuda] [--output FILE] [--quick]
 
-A full run replaces the table's rows of this GPU's architecture by the fastest plans. Each plan is held against float64
-before it is timed.
+A full run replaces the table's rows of this GPU's architecture by the fastest plans, for paged attention and for fused
+decode attention. Each plan is held against float64 before it is timed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.candidates import Shape
-from chapters.ch06_split_attention.candidates import by_plan
-from chapters.ch06_split_attention.dispatch import Plan, Row, architecture, write_table
+from chapters.ch06_split_attention import candidates
+from chapters.ch06_split_attention import fused_candidates as fused
+from chapters.ch06_split_attention.candidates import CLUSTERS
+from chapters.ch06_split_attention.dispatch import Op, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.targets import OP
-from qwen_cuda.benchmarking import Report, arguments, cache_bytes, progress, results_path, rotate, side_by_side
+from qwen_cuda.benchmarking import (
+    Operands,
+    Report,
+    Variant,
+    Work,
+    arguments,
+    cache_bytes,
+    progress,
+    results_path,
+    rotate,
+    side_by_side,
+)
 from qwen_cuda.building import BuildError
 from qwen_cuda.loading import load_operators
 
@@ -27,18 +42,46 @@ RESULTS = "ch06_plans"
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 SIZES = (64, 128, 256)  # tokens of a partition, at the least
-BLOCKS_PER_SM = (0.5, 1.0, 2.0, 3.0)
+BLOCKS_PER_SM = (0.5, 1.0, 2.0)
 
 
-def plans(heads: int, context: int, sms: int) -> list[Plan]:
-    """What is tried: no partition, and about each of BLOCKS_PER_SM with each of SIZES, as far as the context goes."""
+@dataclass(frozen=True)
+class Operator:
+    """What it takes to time an operator by plan."""
+
+    work: Callable[[Shape], Work]
+    operands: Callable[[Shape, torch.device], Callable[[int], Operands]]
+    truth: Callable[[Shape, Operands], Sequence[Tensor]]
+    by_plan: Callable[[str, Shape, Plan, torch.device], Variant]
+
+
+OPERATORS: dict[Op, Operator] = {
+    OP: Operator(partial(grouped.work, OP), partial(grouped.operands, peers=False), grouped.truth, candidates.by_plan),
+    fused.OP: Operator(fused.work, fused.operands, fused.truth, fused.by_plan),
+}
+
+
+def plans(heads: int, context: int, sms: int, *, clusters: bool) -> list[Plan]:
+    """What is tried with each of SIZES, as far as the context goes.
+
+    No partition; about each of BLOCKS_PER_SM, merged by the last block; and clusters of all sizes for which half of the
+    blocks can run at once.
+    """
     found = [Plan(SIZES[-1], 1)]
     for size in SIZES:
         for share in BLOCKS_PER_SM:
             count = min(max(1, int(share * sms) // heads), -(-context // size))
             if count > 1:
-                found.append(Plan(size, count))
+                found.append(Plan(size, count, "last_block"))
+        for count in CLUSTERS if clusters else ():
+            if count * heads <= 2 * sms and (count - 1) * size < context:
+                found.append(Plan(size, count, "cluster"))
     return list(dict.fromkeys(found))
+
+
+def tried(shape: Shape, device: torch.device, sms: int) -> list[Plan]:
+    clusters = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return plans(shape.batch * shape.kv_heads, shape.context, sms, clusters=clusters)
 
 
 def shapes(quick: bool) -> Iterator[Shape]:
@@ -48,16 +91,15 @@ def shapes(quick: bool) -> Iterator[Shape]:
 
 
 def name_of(plan: Plan) -> str:
-    return f"{plan.partitions} × {plan.partition_size}"
+    return f"{plan.partitions} × {plan.partition_size}" + (", cluster" if plan.merge == "cluster" else "")
 
 
-def best(report: Report, shape: Shape, sms: int) -> Row:
+def best(report: Report, op: Op, shape: Shape, sms: int) -> Row:
     """Of the plans that were timed on a shape the fastest."""
-    sizes = grouped.work(OP, shape).shape
-    times = {case.variant: case.us.median for case in report.cases if case.shape == sizes and case.us}
-    heads = shape.batch * shape.kv_heads
-    plan = min(plans(heads, shape.context, sms), key=lambda one: times[name_of(one)])
-    return Row(heads, shape.context, plan.partition_size, plan.partitions)
+    sizes = OPERATORS[op].work(shape).shape
+    times = {c.variant: c.us.median for c in report.cases if (c.op, c.shape) == (op, sizes) and c.us}
+    plan = min(tried(shape, report.device, sms), key=lambda one: times[name_of(one)])
+    return Row(shape.batch * shape.kv_heads, shape.context, plan.partition_size, plan.partitions, op, plan.merge)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,30 +114,32 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     report = Report(RESULTS, options.device, options.quick)
     sms = torch.cuda.get_device_properties(options.device).multi_processor_count
-    measured = measure(report, list(shapes(options.quick)), sms)
+    measured = {op: measure(report, op, list(shapes(options.quick)), sms) for op in OPERATORS}
     report.print()
     if path := results_path(report, options.output):
         report.save(path)
         print(f"wrote {path}")
     if not options.quick:
-        write_table(architecture(options.device), [best(report, shape, sms) for shape in measured])
+        rows = [best(report, op, shape, sms) for op, those in measured.items() for shape in those]
+        write_table(architecture(options.device), rows)
     return 0
 
 
-def measure(report: Report, some: list[Shape], sms: int) -> list[Shape]:
+def measure(report: Report, op: Op, some: list[Shape], sms: int) -> list[Shape]:
     """Times all plans on each shape; returns the shapes that fit into memory."""
-    done = []
+    done, operator = [], OPERATORS[op]
     with progress(len(some)) as begin, torch.inference_mode():
         for shape in some:
-            begin(str(shape))
-            tried = plans(shape.batch * shape.kv_heads, shape.context, sms)
-            variants = [by_plan(name_of(one), shape, one, report.device) for one in tried]
+            begin(f"{op}, {shape}")
+            variants = [
+                operator.by_plan(name_of(one), shape, one, report.device) for one in tried(shape, report.device, sms)
+            ]
             try:
-                rotation = rotate(grouped.operands(shape, report.device, peers=False), cache_bytes(report.device))
-                side_by_side(report, grouped.work(OP, shape), variants, rotation, partial(grouped.truth, shape))
+                rotation = rotate(operator.operands(shape, report.device), cache_bytes(report.device))
+                side_by_side(report, operator.work(shape), variants, rotation, partial(operator.truth, shape))
                 done.append(shape)
             except torch.OutOfMemoryError:
-                report.note(f"{shape}: left out, the device's memory is full.")
+                report.note(f"{op}, {shape}: left out, the device's memory is full.")
                 torch.cuda.empty_cache()
     return done
 

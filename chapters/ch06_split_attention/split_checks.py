@@ -23,6 +23,7 @@ from chapters.ch05_grouped_attention.paged_cases import (
     truth_and_bound,
     widened,
 )
+from chapters.ch06_split_attention.split_cases import Cut, layout_of, merges, used_workspace
 from qwen_cuda.attention_workspace import WorkspaceLayout, WorkspaceParts, partition_tokens
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.cases import case
@@ -30,26 +31,7 @@ from qwen_cuda.testing.guards import Guarded
 from qwen_cuda.testing.references import REFERENCES, oracle
 from qwen_cuda.testing.ulp import assert_same_bits, assert_within_ulp
 
-Cut = tuple[int, int]  # partition_size, partitions
 CUTS: tuple[Cut, ...] = ((16, 1), (16, 2), (16, 40), (32, 3), (48, 5), (128, 2), (256, 17))
-
-
-def layout_of(some: PagedCase, partitions: int) -> WorkspaceLayout:
-    heads = some.heads
-    return WorkspaceLayout(some.q.shape[0], heads.query_heads, heads.kv_heads, heads.head_dim, partitions)
-
-
-def used_workspace(layout: WorkspaceLayout) -> Tensor:
-    """As a call before may have left it: NaN wherever a number is yet to be written, and counters of 0."""
-    workspace = torch.full((layout.size,), torch.nan)
-    layout.parts(workspace).arrived.zero_()
-    return workspace
-
-
-def merges(backend: Backend, partitions: int) -> tuple[str, ...]:
-    """Who can merge so many partitions there."""
-    clusters = backend.name != "cuda" or torch.cuda.get_device_capability()[0] >= 9
-    return ("last_block", "cluster") if clusters and partitions in (2, 4, 8, 16) else ("last_block",)
 
 
 def split(backend: Backend, some: PagedCase, cut: Cut, workspace: Guarded | None = None) -> Tensor:

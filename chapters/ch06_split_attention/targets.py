@@ -1,6 +1,11 @@
-"""What chapter 6 aimed at before anything was measured, held against its results."""
+"""What chapter 6 aimed at before anything was measured, held against its results.
+
+Fused decode attention has targets, too: what it adds to a decode step. Chapter 7 measures that, in a layer.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 from chapters.ch05_grouped_attention.targets import find
 from qwen_cuda.benchmarking import targets
@@ -14,7 +19,8 @@ PEERS = {
     "flashinfer": "FlashInfer",
     "vllm_v1": "vLLM's paged_attention_v1",
 }
-OP = "paged_attention"
+OP: Final = "paged_attention"
+FUSED_OP: Final = "fused_decode_attention"
 
 
 def judge(results: Results) -> list[Verdict]:

@@ -1,14 +1,11 @@
-"""The dispatch of paged_attention: plans, the table, named backends, and what is said of those that are not there."""
+"""The backends of paged_attention by their names, and what is said of those that are not there."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from chapters.ch05_grouped_attention.candidates import vllm_caches
@@ -22,14 +19,12 @@ from chapters.ch05_grouped_attention.paged_cases import (
     truth_and_bound,
     widened,
 )
-from chapters.ch06_split_attention import backends, dispatch
-from chapters.ch06_split_attention.attention import backend_names, paged_attention, plan_for, unavailable
+from chapters.ch06_split_attention import backends
+from chapters.ch06_split_attention.attention import backend_names, paged_attention, unavailable
 from chapters.ch06_split_attention.backends import Call, flashinfer_tables, flashinfer_wrapper, vllm_run
-from chapters.ch06_split_attention.dispatch import LEAST_PARTITION, Plan, Row, chosen, default_plan, table, write_table
+from chapters.ch06_split_attention.dispatch import Plan
 from qwen3_ref import paged
 from qwen_cuda.benchmarking.peers import Vllm
-from qwen_cuda.testing.strategies import examples
-from qwen_cuda.testing.ulp import assert_same_bits
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 OURS = {"auto", "grouped", "split", "reference"}
@@ -204,81 +199,3 @@ def test_vllms_layout_holds_the_same_numbers() -> None:
     for block, slot, head, dim in ((0, 0, 0, 0), (1, 5, 2, 63), (0, 15, 1, 17)):
         assert k[block, head, dim // 8, slot, dim % 8] == cache[block, slot, head, dim]
         assert v[block, head, dim, slot] == cache[block, slot, head, dim]
-
-
-# ---- plans
-
-
-def test_a_plan_of_one_partition_is_chapter_5s_kernel() -> None:
-    some = CASES[0]
-    given = on(torch.device("cpu"), some)
-    one = Plan(LEAST_PARTITION, 1)
-    assert one.workspace(some.q, 2) is None
-    assert_same_bits(paged_attention(*given, plan=one), paged_attention(*given, backend="grouped"))
-
-
-def test_a_callers_workspace_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = CASES[0]
-    plan = Plan(16, 5)
-    workspace = plan.workspace(some.q, 2)
-    assert workspace is not None
-    paged_attention(*some.arguments, plan=plan, workspace=workspace)
-    assert workspace.any()
-    given = paged_attention(*some.arguments, plan=plan, workspace=workspace)
-    assert_same_bits(paged_attention(*some.arguments, plan=plan), given)
-
-
-@examples(200)
-@given(st.integers(1, 512), st.integers(0, 131072), st.sampled_from([1, 16, 84, 108, 132, 170]))
-def test_the_default_plan_fills_the_gpu_once(heads: int, context: int, sms: int) -> None:
-    plan = default_plan(heads, context, sms)
-    assert plan.partitions >= 1
-    assert plan.partitions == 1 or plan.partitions * heads <= sms
-    assert (plan.partitions - 1) * plan.partition_size <= max(context, 1)
-    assert default_plan(8, 32768, 132) == Plan(LEAST_PARTITION, 16)
-
-
-def test_the_nearest_measured_row_is_chosen() -> None:
-    rows = [Row(8, 128, 128, 1), Row(8, 1024, 64, 16), Row(8, 8192, 128, 16), Row(64, 8192, 256, 4)]
-    assert chosen(rows, 8, 1) == chosen(rows, 8, 128) == Plan(128, 1)
-    assert chosen(rows, 8, 129) == Plan(64, 16)
-    assert chosen(rows, 10, 5000) == Plan(128, 16)
-    assert chosen(rows, 8, 10**6) == Plan(128, 16), "the longest that was measured"
-    assert chosen(rows, 32, 128) == Plan(256, 4), "32 is nearer to 64 than to 8, by their ratio"
-    assert chosen((), 8, 128) is None
-
-
-def test_the_table_is_written_one_architecture_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "dispatch.json"
-    assert table(path) == {}
-    table.cache_clear()
-    write_table("sm_90", [Row(8, 128, 128, 1)], path)
-    write_table("sm_120", [Row(8, 128, 64, 2)], path)
-    write_table("sm_90", [Row(8, 256, 128, 2)], path)
-    assert table(path) == {"sm_90": (Row(8, 256, 128, 2),), "sm_120": (Row(8, 128, 64, 2),)}
-    assert [file.name for file in tmp_path.iterdir()] == ["dispatch.json"]
-
-
-@pytest.mark.parametrize("text", ["no json", "[]", '{"sm_90": [{"heads": 8}]}', '{"sm_90": 3}'])
-def test_a_broken_table_is_a_sentence(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "dispatch.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"^dispatch\.json is no table of plans: .* writes one\.$"):
-        table(path)
-
-
-def test_the_committed_table_holds_plans_that_the_kernel_takes() -> None:
-    for rows in table().values():
-        assert rows
-        for row in rows:
-            assert row.partition_size % 16 == 0
-            assert 1 <= row.partitions <= 65535
-
-
-def test_the_choice_follows_the_table_of_the_devices_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "table", lambda: {"sm_90": (Row(8, 4096, 64, 7),)})
-    monkeypatch.setattr(dispatch, "_device", lambda kind, index: ("sm_90", 132))
-    assert plan_for(1, 8, 1000, torch.device("cuda")) == Plan(64, 7)
-    monkeypatch.setattr(dispatch, "_device", lambda kind, index: ("sm_80", 108))
-    assert plan_for(1, 8, 32768, torch.device("cuda")) == Plan(LEAST_PARTITION, 13)
-    assert plan_for(0, 8, 32768, torch.device("cuda")).partitions == 108

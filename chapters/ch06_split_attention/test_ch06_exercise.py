@@ -90,11 +90,13 @@ def built() -> None:
 
 
 def test_the_starter_of_exercise_6_names_chapter_and_hole() -> None:
-    """What `make exercise 6` starts: only tests that run the learner's kernel are asked."""
+    """What `make exercise 6` starts: only tests that run a kernel are asked, and those of the fused one are skipped."""
     run = run_exercise(CHAPTER)
     assert run.returncode == 1, run.stdout
     assert "RuntimeError: chapter 6, hole 1 (merge) is not written yet" in run.stdout
-    assert files_asked(run.stdout) == {"test_ch06_operators.py"}
+    assert files_asked(run.stdout) == {"test_ch06_fused.py", "test_ch06_operators.py"}
+    fused = [line for line in run.stdout.splitlines() if "test_ch06_fused.py::" in line]
+    assert all("SKIPPED" in line for line in fused), fused
 
 
 def test_the_words_of_exercise_6_choose_tests() -> None:

@@ -24,13 +24,20 @@ from qwen_cuda.loading import default_library
 
 RESULTS = "ch06_tuning"
 CONTEXTS = (128, 512, 1024, 4096, 8192, 32768)
-KERNEL, READER = "paged_attention_split.cu", "paged_attention.cuh"
+KERNEL, READER, MERGE = "paged_attention_split.cu", "paged_attention.cuh", "partition_merge.cuh"
+
+
+def constant(file: str, name: str, value: int) -> tuple[Edit, ...]:
+    """Another value in place of whatever the file gives the constant."""
+    return (Edit(file, f"constexpr int {name} = ", f"constexpr int {name} = {value}, {name}AsItIs = "),)
+
+
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "4 warps a block": (Edit(READER, "kAttentionWarps = 8", "kAttentionWarps = 4"),),
-    "2 tokens of a stream in a turn": (Edit(READER, "kRun = 4;", "kRun = 2;"),),
-    "8 tokens of a stream in a turn": (Edit(READER, "kRun = 4;", "kRun = 8;"),),
-    "8 dimensions a lane": (Edit(READER, "kGroup <= 2 ? 16 : 8;", "8;"),),
-    "8 partials asked for at once in the merge": (Edit(KERNEL, "kMergeBatch = 16", "kMergeBatch = 8"),),
+    "4 warps a block": constant(READER, "kAttentionWarps", 4),
+    "2 tokens of a stream in a turn": constant(READER, "kRun", 2),
+    "8 tokens of a stream in a turn": constant(READER, "kRun", 8),
+    "8 dimensions a lane": constant(READER, "kDims", 8),
+    "8 partials asked for at once in the merge": constant(MERGE, "kMergeBatch", 8),
     "keys and values through the first-level cache": (
         Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),
     ),
@@ -60,7 +67,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    libraries = variants(default_library("paged_attention_split", "cuda"), EDITS)
+    libraries = variants(default_library("paged_attention_split", "cuda"), EDITS, launches=MERGE)
     return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 

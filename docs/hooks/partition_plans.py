@@ -1,9 +1,13 @@
-"""docs/results/<gpu>/ch06_plans.json → how the time depends on the number of partitions: two tables and a figure."""
+"""docs/results/<gpu>/ch06_plans.json → how the time depends on the number of partitions: two tables and a figure.
+
+They show paged attention; the plans of fused decode attention go into chapter 6's dispatch.json only.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from chapters.ch06_split_attention.targets import OP
 from docs.hooks import measured
 from docs.hooks.operator_tables import Results, table
 from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
@@ -15,7 +19,7 @@ _NOTHING = (
     "*No plans are in the repository yet: `python -m chapters.ch06_split_attention.plan_table` on a GPU writes them.*\n"
 )
 
-Times = dict[tuple[int, int], dict[int, float]]  # (batch, context) → partitions → µs, by the best partition size
+Times = dict[tuple[int, int], dict[int, float]]  # (batch, context) → partitions → µs, by the best size and merge
 
 
 def stored(root: Path) -> Results | None:
@@ -24,9 +28,9 @@ def stored(root: Path) -> Results | None:
 
 
 def times(results: Results) -> Times:
-    """The variants are named as in `plan_table.name_of`: partitions × tokens."""
+    """The variants are named as in `plan_table.name_of`: partitions × tokens, and perhaps the merge."""
     found: Times = {}
-    for case in results["cases"]:
+    for case in (case for case in results["cases"] if case["op"] == OP):
         partitions = int(str(case["variant"]).partition(" × ")[0])
         by_count = found.setdefault((case["shape"]["batch"], case["shape"]["context"]), {})
         us = float(case["us"]["median"])
@@ -61,12 +65,12 @@ def _plans(results: Results) -> str:
     return f"""\
 ![Time against the number of blocks, for five contexts](figures/plans.svg)
 
-*Figure 6.* Time against the number of blocks, {KV_HEADS} for each partition, one sequence, on one
+*Figure 7.* Time against the number of blocks, {KV_HEADS} for each partition, one sequence, on one
 {results["provenance"]["gpu"]} with {sms} SMs.
 
 {table(heads, lines)}
-*Table 3.* µs by the number of partitions, each with its best partition size. Bold: the fastest, and what lies within
-1 % of it.
+*Table 3.* µs by the number of partitions, each with its best partition size and merge. Bold: the fastest, and what lies
+within 1 % of it.
 """
 
 

@@ -20,6 +20,7 @@ PEER_COLOURS = {"ours": V, "sdpa": OTHER, "sdpa_cudnn": Q, "flashinfer": K, "vll
 WAY_COLOURS = {
     "ours_grouped": ("a block a KV head", ACC, "o-"),
     "ours_two_launches": ("two launches", OTHER, "o:"),
+    "ours_cluster": ("a cluster", Q, "o:"),
     "ours_long_graph": ("captured for 32,768", K, "o:"),
     "ours": ("by the table", V, "o-"),
 }
@@ -33,7 +34,7 @@ def plots(results: Results) -> dict[str, str]:
 
 def counted() -> dict[str, str]:
     """File name → SVG of what follows from definitions and shapes alone."""
-    return {"idle-sms.svg": _idle_sms(), "mapping.svg": _mapping()}
+    return {"idle-sms.svg": _idle_sms(), "mapping.svg": _mapping(), "cluster.svg": _cluster()}
 
 
 def drawn(root: Path) -> dict[str, str]:
@@ -47,7 +48,7 @@ def apart(root: Path) -> dict[str, str]:
     module = "chapters.ch06_split_attention"
     return partition_plans.passages(root) | {
         "tuning": tuning.passage(root, "ch06_tuning", f"{module}.tuning", OP, ("context",), shapes),
-        "profile": profiles.passage("ch06", f"{module}.profiled", root, table=9),
+        "profile": profiles.passage("ch06", f"{module}.profiled", root, table=10),
     }
 
 
@@ -174,6 +175,44 @@ def _mapping() -> str:
     _arrow(ax, (middle + 1.2, 4.45), (middle + 2.0, 4.45))
     ax.text(middle + 2.1, 4.45, "out, rounded once", va="center", fontsize=9)
     ax.set(xlim=(-0.1, 7.6), ylim=(4.9, -0.3))
+    ax.axis("off")
+    return svg(fig)
+
+
+def _cluster() -> str:
+    """Blocks of a cluster: each one's partials in shares, sent to the block that merges that share."""
+    fig, ax = drawing(height=3.5)
+    blocks, live, width, gap = 4, 3, 1.5, 0.15
+    part = width / live
+    colours = (Q, OTHER, V)  # of the shares
+    ax.add_patch(Rectangle((-0.12, -0.12), blocks * (width + gap) + 0.1, 3.35, fill=False, edgecolor=W, lw=1, ls="--"))
+    ax.text(blocks * (width + gap) + 0.1, 0.05, "a cluster", color=W, va="center", fontsize=9)
+    for p in range(blocks):
+        left = p * (width + gap)
+        if p >= live:
+            ax.add_patch(Rectangle((left, 0.2), width, 2.65, fill=False, edgecolor=OTHER, lw=1.2, alpha=0.2))
+            ax.text(
+                left + width / 2, 1.5, "no token:\narrives, and leaves", ha="center", va="center", color=W, fontsize=8
+            )
+            continue
+        ax.text(left, 0.12, f"block {p}", fontsize=9, va="bottom")
+        for share, colour in enumerate(colours):
+            start = left + share * part
+            ax.add_patch(Rectangle((start, 0.2), part, 0.5, facecolor=colour, alpha=0.25, edgecolor=colour, lw=1))
+            slot = share * (width + gap) + p * part  # where block `share` is sent it
+            ax.add_patch(Rectangle((slot, 2.35), part, 0.5, facecolor=colour, alpha=0.25, edgecolor=colour, lw=1))
+            ax.text(slot + part / 2, 2.6, str(p), ha="center", va="center", color=colour, fontsize=8)
+            line = {"arrowstyle": "->", "color": colour, "lw": 1.0, "alpha": 0.9}
+            ax.annotate("", (slot + part / 2, 2.32), (start + part / 2, 0.73), arrowprops=line)
+        _arrow(ax, (left + width / 2, 3.05), (left + width / 2, 3.6))
+        ax.add_patch(Rectangle((left, 3.65), width, 0.4, facecolor=colours[p], alpha=0.6, lw=0))
+    right = blocks * (width + gap) + 0.1
+    ax.text(right, 0.45, "m, ℓ, o", color=ACC, va="center", fontsize=9)
+    ax.text(right, 2.6, "inbox", va="center", fontsize=9)
+    ax.plot([-0.12, blocks * (width + gap) - 0.02], [3.0, 3.0], color=ACC, lw=1.2)
+    ax.text(right, 3.0, "barrier", color=ACC, va="center", fontsize=9)
+    ax.text(live * (width + gap), 3.85, "out: a share each, rounded once", va="center", fontsize=9)
+    ax.set(xlim=(-0.2, 8.0), ylim=(4.2, -0.3))
     ax.axis("off")
     return svg(fig)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chapters.ch05_grouped_attention.targets import HEADS
-from chapters.ch06_split_attention.targets import OP, judge
+from chapters.ch06_split_attention.targets import FUSED_OP, OP, judge
 from docs.hooks.operator_tables import Case, Results, Shown, measured_on, table, targets_table, time_of
 
 SHOWN = Shown(
@@ -22,8 +22,16 @@ SHOWN = Shown(
 WAYS = {
     "ours_grouped": "chapter 5’s kernel: a block a KV head",
     "ours_two_launches": "partitions, merged by a second launch",
-    "ours": "partitions, merged by the last block",
-    "ours_long_graph": "the same, captured for 32,768 tokens",
+    "ours_last_block": "partitions, merged by the last block",
+    "ours_cluster": "partitions, merged by a cluster",
+    "ours": "by the table",
+    "ours_long_graph": "by the table, captured for 32,768 tokens",
+}
+FUSED = {
+    "in_turn": "the write, then attention: two launches or more",
+    "ours_last_block": "fused, merged by the last block",
+    "ours_cluster": "fused, merged by a cluster",
+    "ours": "fused, by the table",
 }
 SHORTER = (128, 512, 1024, 4096, 8192, 32768)  # contexts that a table has room for
 
@@ -34,6 +42,7 @@ def texts(results: Results) -> dict[str, str]:
     return {
         "question": _question(own),
         "ways": _ways(own),
+        "fused": _fused(own),
         "peers": _peers(own),
         "bandwidth": _bandwidth(own),
         "batched": _batched(own),
@@ -73,24 +82,43 @@ def _question(results: Results) -> str:
 """
 
 
-def _ways(results: Results) -> str:
-    found = {name: {SHOWN.of(c): c for c in SHOWN.series(results, OP, name)} for name in WAYS}
+def side_by_side(results: Results, op: str, ways: dict[str, str]) -> str:
+    """A table: for each way that was measured its time by context, and the floor. Empty if there is none."""
+    found = {name: {SHOWN.of(c): c for c in SHOWN.series(results, op, name)} for name in ways}
     found = {name: cases for name, cases in found.items() if cases}
     contexts = [context for context in SHORTER if any(context in cases for cases in found.values())]
     lines = [
-        [WAYS[name], *(time_of(cases[c]["us"]["median"]) if c in cases else "–" for c in contexts)]
+        [ways[name], *(time_of(cases[c]["us"]["median"]) if c in cases else "–" for c in contexts)]
         for name, cases in found.items()
     ]
+    if not lines:
+        return ""
     floors = {c: case["floor_us"] for cases in found.values() for c, case in cases.items()}
     lines.append(["floor", *(time_of(floors[context]) for context in contexts)])
+    return table(["one sequence, tokens of context", *(f"{context:,}" for context in contexts)], lines)
+
+
+def _ways(results: Results) -> str:
     return f"""\
-{table(["one sequence, tokens of context", *(f"{context:,}" for context in contexts)], lines)}
-*Table 2.* Each way to compute the same attention, bfloat16, cold, on one {results["provenance"]["gpu"]}. A dash: the
-plan for this context has a single partition, so there is nothing to merge.
+{side_by_side(results, OP, WAYS)}
+*Table 2.* Each way to compute the same attention, bfloat16, cold, on one {results["provenance"]["gpu"]}. Merges in one
+launch have the cut of the table. A dash: that has a single partition, so there is nothing to merge, or a number of them
+that no cluster has.
 
 ![Time of each way against the context](figures/crossover.svg)
 
-*Figure 5.* The same for all contexts that were measured. {crossing(results)} Dashed: the floor.
+*Figure 6.* The same for all contexts that were measured. {crossing(results)} Dashed: the floor.
+"""
+
+
+def _fused(results: Results) -> str:
+    rows = side_by_side(results, FUSED_OP, FUSED)
+    if not rows:
+        return "*Fused decode attention is not among the results yet: `make bench-chapter 6` on a GPU adds it.*\n"
+    return f"""\
+{rows}
+*Table 9.* From packed QKV to the output of attention, bfloat16, cold, on one {results["provenance"]["gpu"]}. Fused, all
+but qkv is asked for before the kernel ahead has ended.
 """
 
 
@@ -124,7 +152,7 @@ def _bandwidth(results: Results) -> str:
     return f"""\
 ![Fraction of the floor that each implementation reaches, against the context](figures/floor.svg)
 
-*Figure 7.* Floor ÷ time, one sequence. The floor is the larger of two measured times: bytes ÷ the
+*Figure 8.* Floor ÷ time, one sequence. The floor is the larger of two measured times: bytes ÷ the
 {results["ceilings"]["read_gbps"]:,.0f} GB/s at which this card reads, and one empty kernel in a CUDA graph.
 """
 
@@ -144,7 +172,9 @@ def _shape_lines(results: Results, names: list[str], shapes: list[dict[str, int]
 def _batched(results: Results) -> str:
     names = [name for name in SHOWN.peers if SHOWN.series(results, OP, name)]
     ours = [
-        c["shape"] for c in results["cases"] if (c["variant"], c["dtype"], c["cache"]) == ("ours", "bfloat16", "cold")
+        c["shape"]
+        for c in results["cases"]
+        if (c["op"], c["variant"], c["dtype"], c["cache"]) == (OP, "ours", "bfloat16", "cold")
     ]
     shapes = [{"batch": s["batch"], "context": s["context"]} for s in ours if s["batch"] > 1]
     shapes.sort(key=lambda s: (s["context"], s["batch"]))

@@ -45,7 +45,9 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
 
   const int token = begin + first_token_of_lane<Lanes>(warp, lane);
   const int first_block = head.block_of(token, end);
-  // Whether the turn in which the new token comes is this warp's. Without a context it comes in none, and is stored.
+  // --8<-- [start:ready]
+  // Whether the turn in which the new token comes is this warp's. Without a context it comes
+  // in none, and is stored.
   const int turn = max(newest - begin, 0) / Lanes::kTurn;
   const bool mine = newest < end && turn % kAttentionWarps == warp;
   NewToken<T, Lanes> fresh;
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
     reader.set_query(query, a.scale);
     if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
   };
+  // --8<-- [end:ready]
   const auto add_new = [&](typename Reader::Run& k, typename Reader::Run& v, int first) {
     if (!mine) return;
 #pragma unroll

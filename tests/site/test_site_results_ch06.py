@@ -50,6 +50,11 @@ def all_cases() -> Iterator[dict[str, Any]]:
         yield case("ours_grouped", context, 1.25 if context == 128 else 10.0)
         if context > 128:
             yield case("ours_two_launches", context, 1.4)
+            yield case("ours_last_block", context, 1.3)
+            yield case("ours_cluster", context, 1.25 if context <= 1024 else 2.0)
+            yield case("ours_cluster", context, 1.1, op="fused_decode_attention")
+        yield case("ours", context, 1.1, op="fused_decode_attention")
+        yield case("in_turn", context, 1.8, op="fused_decode_attention")
         for peer, slower in PEERS.items():
             yield case(peer, context, slower)
     for batch, context in ((4, 1024), (16, 1024), (4, 8192)):
@@ -78,6 +83,9 @@ def plans() -> dict[str, Any]:
                         case(name_of(Plan(size, count)), context, slower * more, batch)
                         for size, more in ((64, 1.1), (128, 1.0))
                     ]
+                    cases.append(case(name_of(Plan(128, count)), context, 0.5, batch, op="fused_decode_attention"))
+            if context > 128:
+                cases.append(case(name_of(Plan(128, 8, "cluster")), context, 1.4, batch))
     return invented(cases, "ch06_plans")
 
 
@@ -102,8 +110,8 @@ def test_passages_of_chapter_6_are_all_known_and_all_used() -> None:
 def test_captions_of_chapter_6_are_numbered_in_order(tmp_path: Path) -> None:
     texts = plots_ch06.apart(with_plans(tmp_path)) | plots_ch06.texts(invented())
     counts = captions(lesson(CHAPTER), texts)
-    assert counts["Figure"] >= 7
-    assert counts["Table"] >= 8
+    assert counts["Figure"] >= 8
+    assert counts["Table"] >= 9
 
 
 def test_question_of_chapter_6_says_what_eight_blocks_reach() -> None:
@@ -117,12 +125,24 @@ def test_ways_stand_side_by_side_and_the_crossing_is_named() -> None:
     text = plots_ch06.texts(invented())["ways"]
     assert row_of(text, "chapter 5’s kernel")[1:3] == [time_of(1.25 * NODE_US), time_of(10 * NODE_US)]
     assert row_of(text, "partitions, merged by a second launch")[1] == "–"
+    assert row_of(text, "partitions, merged by a cluster")[1:3] == ["–", time_of(1.25 * NODE_US)]
+    assert row_of(text, "by the table |")[1] == time_of(1.25 * NODE_US)
     assert "faster up to 128 tokens, partitions from 512 tokens on." in text
     same = [c for c in all_cases() if c["variant"] != "ours_grouped"]
     always = [*same, *(case("ours_grouped", context, 99.0) for context in CONTEXTS)]
     never = [*same, *(case("ours_grouped", context, 1.0) for context in CONTEXTS)]
     assert tables_ch06.crossing(tables_ch06.with_heads(invented(always))) == "Partitions are faster at every context."
     assert "One block a KV head is faster at every" in tables_ch06.crossing(tables_ch06.with_heads(invented(never)))
+
+
+def test_the_fused_form_stands_beside_its_parts_and_may_be_missing() -> None:
+    text = plots_ch06.texts(invented())["fused"]
+    floor = 4096 * 8192 / READ_GBPS / 1e3
+    assert row_of(text, "the write, then attention")[-2] == time_of(1.8 * floor)
+    assert row_of(text, "fused, merged by a cluster")[1] == "–"
+    assert row_of(text, "fused, by the table")[-2] == time_of(1.1 * floor)
+    without = [c for c in all_cases() if c["op"] == "paged_attention"]
+    assert "`make bench-chapter 6` on a GPU adds it." in plots_ch06.texts(invented(without))["fused"]
 
 
 def test_peers_of_attention_stand_beside_ours_and_losses_are_named() -> None:
@@ -158,6 +178,7 @@ def test_plans_take_the_best_size_and_mark_the_fastest() -> None:
 def test_tables_of_plans_name_the_fewest_that_are_as_good(tmp_path: Path) -> None:
     texts = partition_plans.passages(with_plans(tmp_path))
     assert row_of(texts["plans"], "8,192")[5] == f"**{4096 * 8192 / READ_GBPS / 1e3:.2f}**"
+    assert row_of(texts["plans"], "8,192")[4] == f"{1.4 * 4096 * 8192 / READ_GBPS / 1e3:.1f}", "by a cluster"
     assert row_of(texts["plans"], "128")[3:] == ["–"] * 4
     assert row_of(texts["batches"], "1, or 8 KV heads") == ["1, or 8 KV heads", "2", "16", "16"]
     assert row_of(texts["batches"], "4, or 32 KV heads") == ["4, or 32 KV heads", "2", "4", "4"]

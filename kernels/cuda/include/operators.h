@@ -133,11 +133,11 @@ struct PagedAttentionSplit {
 };
 
 // --8<-- [start:fused_decode_attention]
-// The last token of each sequence is new: its Q, K and V come as a row of token.qkv. One launch
-// does what qk_norm_rope_cache_write does to that row, and then paged attention by partitions
-// over the sequence with it, to the same bits as both in turn. token.q and token.k are null;
-// attention.q too. With `prefetch` everything but qkv is read while the kernels ahead in the
-// stream still run: none of them may write the tokens before, weights, indices or the table.
+// The last token of each sequence is new: its Q, K and V come as a row of token.qkv. One
+// launch does what qk_norm_rope_cache_write does to that row, and then paged attention by
+// partitions over the sequence with it, to the same bits as both in turn. token.q, token.k and
+// attention.q are null. With `prefetch` everything but qkv is read while the kernels ahead in
+// the stream still run: none of them may write the tokens before, weights, indices, the table.
 struct FusedDecodeAttention {
   QkNormRopeCacheWrite token;
   PagedAttentionSplit split;

@@ -157,9 +157,9 @@ struct AttentionReader {
   // --8<-- [end:absorb]
 
   // --8<-- [start:read]
-  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is the
-  // lane's first one, in page `first`. When the first keys are on their way, ready() sets q; then
-  // add_new(k, v, token) may put a token that is not stored into each turn.
+  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is
+  // the lane's first one, in page `first`. When the first keys are on their way, ready() sets
+  // q; then add_new(k, v, token) may put a token that is not stored into each turn.
   template <class Ready, class AddNew>
   __device__ __forceinline__ void read(
       const PagedHead<T>& head, int token, int first, int end, int stored, int lane, Ready ready, AddNew add_new) {
@@ -197,9 +197,9 @@ struct AttentionReader {
   }
 
   // --8<-- [start:streams]
-  // Merges the streams of the warp and leaves the result in shared memory. In each step a lane
-  // gives half of its dimensions away and gets the other half from a lane of another stream:
-  // at the end each lane has its own few.
+  // Merges the streams of the warp and leaves the result in shared memory. In each step a
+  // lane gives half of its dimensions away and gets the other half from a lane of another
+  // stream: at the end each lane has its own few.
   __device__ __forceinline__ void leave(WarpPartials<Lanes>& shared, int warp, int lane) {
     constexpr int kKept = kDims / Lanes::kStreams;
     int first = 0;  // of the dimensions that the lane keeps

@@ -36,10 +36,14 @@ class Trial:
     truths: Mapping[str, Truth] = field(default_factory=dict)
 
 
-def variants(plain: Library, edits: Mapping[str, tuple[Edit, ...]]) -> dict[str, Library]:
-    """The kernel as it is, each edited one by name, and the kernel without programmatic dependent launch."""
-    file = plain.sources[0].name
-    pdl = (Edit(file, "options.dependent = true;", ""),)
+def variants(
+    plain: Library, edits: Mapping[str, tuple[Edit, ...]], *, launches: str | None = None
+) -> dict[str, Library]:
+    """The kernel as it is, each edited one by name, and the kernel without programmatic dependent launch.
+
+    `launches` is the file that asks for it, if that is not the kernel's own.
+    """
+    pdl = (Edit(launches or plain.sources[0].name, "options.dependent = true;", ""),)
     return {AS_IT_IS: plain} | {
         name: Library(plain.kind, plain.sources, edits=edit) for name, edit in {**edits, WITHOUT_PDL: pdl}.items()
     }

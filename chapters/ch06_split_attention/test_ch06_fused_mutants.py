@@ -1,0 +1,278 @@
+"""Plausible faults in kernels/cuda/fused_decode_attention.cu and new_token.cuh, one at a time: the checks notice all.
+
+A grid_dependency_wait() too few is none of them: the simulator runs one kernel after the other. test_ch06_fused_cuda.py
+asks a GPU for it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from chapters.ch06_split_attention.fused_checks import FUSED_CHECKS
+from qwen_cuda.building import Edit
+from qwen_cuda.testing.mutants import Mutant, MutantTrial
+
+pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
+SOURCE = "fused_decode_attention"
+
+
+def kernel(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit(f"{SOURCE}.cu", old, new),)
+
+
+def token(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("new_token.cuh", old, new),)
+
+
+MUTANTS = (
+    # Whose turn the new token is.
+    Mutant(
+        "the new token comes from the cache",
+        "It is stored, but attended to as the cache had it before.",
+        kernel("    if (!mine) return;\n", "    return;\n"),
+    ),
+    Mutant(
+        "stored by nobody",
+        "This step is right, and the next one reads what was there before.",
+        kernel("if (mine) fresh.store(", "if (false) fresh.store("),
+    ),
+    Mutant(
+        "turn of the first warp",
+        "Warp 0 stores the token and takes it, though another one reads its turn.",
+        kernel("turn % kAttentionWarps == warp", "warp == 0"),
+    ),
+    Mutant(
+        "turns counted from the context's begin",
+        "In a partition that does not begin at a whole round of turns another warp has it.",
+        kernel("max(newest - begin, 0) / Lanes::kTurn", "max(newest, 0) / Lanes::kTurn"),
+    ),
+    Mutant(
+        "turns one too large",
+        "The token behind the last of a turn is looked for in this turn.",
+        kernel("max(newest - begin, 0) / Lanes::kTurn", "max(newest - begin, 0) / (Lanes::kTurn + 1)"),
+    ),
+    Mutant(
+        "an empty context stores nothing",
+        "Its token has a slot, and is lost.",
+        kernel("partition == live - 1 && turn", "context > 0 && partition == live - 1 && turn"),
+    ),
+    Mutant(
+        "the new token one place too early",
+        "It takes the place of the token before it.",
+        kernel("first + i != newest", "first + i + 1 != newest"),
+    ),
+    Mutant(
+        "every token of the turn is the new one",
+        "A stream takes the fresh key for all of its tokens.",
+        kernel("      if (first + i != newest) continue;\n", ""),
+    ),
+    Mutant(
+        "read from the cache too",
+        "The slot of the new token is loaded: NaN, before anyone has stored there.",
+        (
+            *kernel(
+                "reader.read(head, token, first_block, end, newest,", "reader.read(head, token, first_block, end, end,"
+            ),
+            *kernel("    if (!mine) return;\n", "    return;\n"),
+        ),
+    ),
+    Mutant(
+        "the last stored token is not read",
+        "One more than the new one counts as not stored.",
+        kernel("end, newest, lane", "end, newest - 1, lane"),
+    ),
+    Mutant(
+        "value in place of the key",
+        "Both come from K.",
+        kernel("(fresh_head.v + Lanes", "(fresh_head.k + Lanes"),
+    ),
+    Mutant(
+        "every lane takes the first dimensions",
+        "The pack's place in the head is forgotten.",
+        kernel("(fresh_head.k + Lanes::dimension(lane, 8 * p))", "(fresh_head.k + Lanes::dimension(0, 8 * p))"),
+    ),
+    Mutant(
+        "no query of the later heads",
+        "The group's heads all ask with the first one's query.",
+        kernel("fresh.pack(g, p, lane)", "fresh.pack(0, p, lane)"),
+    ),
+    Mutant(
+        "queries as they come",
+        "Q is neither normed nor rotated; nor is K.",
+        kernel("    fresh.norm_and_turn(t.eps, place.known, lane);\n", ""),
+    ),
+    Mutant(
+        "an unknown position gives numbers",
+        "They look right and are not.",
+        kernel("norm_and_turn(t.eps, place.known, lane)", "norm_and_turn(t.eps, true, lane)"),
+    ),
+    Mutant(
+        "only KV head 0 is fresh",
+        "Every block loads the new token of the first KV head.",
+        kernel("fresh.load(t, sequence, kv_head,", "fresh.load(t, sequence, 0,"),
+    ),
+    Mutant(
+        "one position for the batch",
+        "Every sequence is turned by the angle of the first, and writes to its slot.",
+        kernel("place_of(t, sequence)", "place_of(t, 0)"),
+    ),
+    Mutant(
+        "dropped barrier of the block",
+        "Warps are merged before all have left what they saw.",
+        kernel("  __syncthreads();\n", ""),
+        "checked",
+    ),
+    # The heads of the new token.
+    Mutant(
+        "rows of qkv without their gaps",
+        "The stride of qkv is taken to be its width.",
+        token("token * a.qkv_stride", "token * (a.num_heads + 2 * a.num_kv_heads) * kHeadDim"),
+    ),
+    Mutant(
+        "heads beyond the group are loaded",
+        "Groups of 3, 5 or 7 read heads that are not theirs.",
+        token("if (head < group || (kKey <= head && head < kHeads)) {", "if (head < kHeads) {"),
+        "checked",
+    ),
+    Mutant(
+        "K where V lies",
+        "The first head of V is taken for the first behind Q's.",
+        token(": a.num_heads + a.num_kv_heads + kv_head;", ": a.num_heads + kv_head;"),
+    ),
+    Mutant(
+        "K of the first KV head",
+        "The other ones' keys never come.",
+        token("? a.num_heads + kv_head", "? a.num_heads"),
+    ),
+    Mutant(
+        "queries interleaved",
+        "Query head h belongs to KV head h % Hkv.",
+        token("? kv_head * group + head", "? head * a.num_kv_heads + kv_head"),
+    ),
+    Mutant(
+        "K scaled by the weight of Q",
+        "One weight for both norms.",
+        token("head_of(pass, lane) < kKey ? a.q_weight", "head_of(pass, lane) <= kKey ? a.q_weight"),
+    ),
+    Mutant(
+        "upper half scaled by the lower weights",
+        "The second half of the weight is never read.",
+        token(
+            "high_weight[pass] = *reinterpret_cast<const uint4*>(weight + kHalf)",
+            "high_weight[pass] = *reinterpret_cast<const uint4*>(weight)",
+        ),
+    ),
+    Mutant(
+        "cosine for sine",
+        "Both halves of the row are read as cosines.",
+        token("sine[i] = row[kHalf / 4 + i]", "sine[i] = row[i]"),
+    ),
+    Mutant(
+        "rows of the table by their number in the batch",
+        "The position is forgotten.",
+        token("place.known ? place.position : 0", "0 * place.position"),
+    ),
+    Mutant(
+        "V is normed too",
+        "Values are divided by their root mean square.",
+        token("if (head_of(pass, lane) >= kValue) continue;", "if (head_of(pass, lane) > kValue) continue;"),
+    ),
+    Mutant(
+        "K is copied like V",
+        "It is stored without norm and position.",
+        token("if (head_of(pass, lane) >= kValue) continue;", "if (head_of(pass, lane) >= kKey) continue;"),
+    ),
+    Mutant(
+        "rotates backwards",
+        "The sign of the angle is the other one.",
+        token("fmaf(u, c[p], -(v * s[p]))", "fmaf(u, c[p], v * s[p])"),
+    ),
+    Mutant(
+        "butterfly one step short",
+        "Each half of a head keeps a sum of its own.",
+        token("distance < kLanes; distance *= 2", "distance < kLanes / 2; distance *= 2"),
+    ),
+    Mutant(
+        "mean over half a head",
+        "The sum is divided by 64.",
+        token("sums[0] / kHeadDim + eps", "sums[0] / kHalf + eps"),
+    ),
+    Mutant(
+        "rounds before the rotation",
+        "The normed head is rounded, as two separate operators would.",
+        token(
+            "element<T>(low[pass], p) * scale * element<T>(low_weight[pass], p);",
+            "to_float(from_float<T>(element<T>(low[pass], p) * scale * element<T>(low_weight[pass], p)));",
+        ),
+    ),
+    # The store and the shuffles.
+    Mutant(
+        "a slot that is none is written",
+        "Slot 0 gets the token instead.",
+        token("if (place.kept) put(", "put("),
+    ),
+    Mutant(
+        "pages as wide as Q",
+        "The cache is stepped through by the heads of Q.",
+        token("(place.slot * a.num_kv_heads + kv_head)", "(place.slot * a.num_heads + kv_head)"),
+        "checked",
+    ),
+    Mutant(
+        "K and V cross in the cache",
+        "This step is right, the next one is not.",
+        token("head == kKey ? a.k_cache : a.v_cache", "head == kKey ? a.v_cache : a.k_cache"),
+    ),
+    Mutant(
+        "K and V cross in shared memory",
+        "The cache is right, this step is not.",
+        token("(head == kKey ? shared.k : shared.v)", "(head == kKey ? shared.v : shared.k)"),
+    ),
+    Mutant(
+        "upper half of the token not stored",
+        "The lower half is written twice.",
+        token("        *reinterpret_cast<uint4*>(to + kHalf) = high[pass];\n", ""),
+    ),
+    Mutant(
+        "no barrier of the warp behind the store",
+        "Lanes read the new token before the lanes that have it have written it.",
+        token("    __syncwarp();\n", ""),
+        "checked",
+    ),
+    Mutant(
+        "queries from the head beside it",
+        "A shuffle asks the lanes of another head.",
+        token("head % kPerPass * kLanes + lane % kLanes", "(head + 1) % kPerPass * kLanes + lane % kLanes"),
+    ),
+    Mutant(
+        "all heads from the first pass",
+        "A group of more than four has heads in the second one.",
+        token("pass = head / kPerPass;", "pass = 0 * head;"),
+    ),
+    Mutant(
+        "halves of the query crosswise",
+        "Where sixteen lanes share a token, the upper ones take the lower half.",
+        token("< kLanes ? lower : upper", "< kLanes ? upper : lower"),
+    ),
+    Mutant(
+        "packs of the query crosswise",
+        "Where eight lanes share a token, the two packs of a lane change places.",
+        token("p == 0 ? low[pass] : high[pass]", "p == 0 ? high[pass] : low[pass]"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def trial() -> MutantTrial:
+    return MutantTrial(SOURCE, MUTANTS, FUSED_CHECKS)
+
+
+@pytest.mark.parametrize(("variant", "seed"), [("plain", 1), ("checked", 0)])
+def test_fused_attention_as_it_is_passes(trial: MutantTrial, variant: Literal["plain", "checked"], seed: int) -> None:
+    assert trial.noticed(Mutant("none", "Nothing.", (), variant, (seed,))) is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_fused_mutant_is_caught(mutant: Mutant, trial: MutantTrial, tally: list[str]) -> None:
+    tally.append(trial.catch(mutant))
