@@ -134,8 +134,11 @@ def table(path: Path = TABLE) -> dict[str, tuple[Row, ...]]:
 
 
 def write_table(architecture: str, rows: Iterable[Row], path: Path = TABLE) -> None:
-    """Replaces the rows of one architecture, and keeps those of the others."""
-    all_rows = {**table(path), architecture: tuple(rows)}
+    """Replaces those rows of one architecture that were measured again, and keeps all others."""
+    measured = tuple(rows)
+    again = {(row.op, row.heads) for row in measured}
+    kept = tuple(row for row in table(path).get(architecture, ()) if (row.op, row.heads) not in again)
+    all_rows = {**table(path), architecture: (*kept, *measured)}
     text = {name: [asdict(row) for row in some] for name, some in sorted(all_rows.items())}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")

@@ -1,13 +1,15 @@
 """Every plan on every shape: measures what `dispatch.json` holds, and writes it.
 
-    python -m chapters.ch06_split_attention.plan_table [--device cuda] [--output FILE] [--quick]
+    python -m chapters.ch06_split_attention.plan_table [--batches 1,8] [--device cuda] [--output FILE] [--quick]
 
-A full run replaces the table's rows of this GPU's architecture by the fastest plans, for paged attention and for fused
-decode attention. Each plan is held against float64 before it is timed.
+A run replaces the table's rows of this GPU's architecture and these batches (by default all) by the fastest plans, for
+paged attention and for fused decode attention; a quick one replaces nothing. Each plan is held against float64 before
+it is timed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,8 +86,8 @@ def tried(shape: Shape, device: torch.device, sms: int) -> list[Plan]:
     return plans(shape.batch * shape.kv_heads, shape.context, sms, clusters=clusters)
 
 
-def shapes(quick: bool) -> Iterator[Shape]:
-    for batch in BATCHES[:1] if quick else BATCHES:
+def shapes(quick: bool, batches: Sequence[int] = BATCHES) -> Iterator[Shape]:
+    for batch in batches[:1] if quick else batches:
         for context in CONTEXTS[::4] if quick else CONTEXTS:
             yield Shape(context, batch)
 
@@ -103,7 +105,17 @@ def best(report: Report, op: Op, shape: Shape, sms: int) -> Row:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments(__doc__.partition("\n")[0], argv)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
+    chosen, others = parser.parse_known_args(argv)
+    options = arguments(__doc__.partition("\n")[0], others)
+    try:
+        batches = [int(batch) for batch in chosen.batches.split(",")]
+    except ValueError:
+        batches = [0]
+    if min(batches) < 1:
+        print(f"--batches is {chosen.batches!r}; it must be numbers of sequences such as 1,8.", file=sys.stderr)
+        return 2
     if options.device.type != "cuda":
         print("plans are measured on a GPU: the simulator knows no time.", file=sys.stderr)
         return 2
@@ -114,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     report = Report(RESULTS, options.device, options.quick)
     sms = torch.cuda.get_device_properties(options.device).multi_processor_count
-    measured = {op: measure(report, op, list(shapes(options.quick)), sms) for op in OPERATORS}
+    measured = {op: measure(report, op, list(shapes(options.quick, batches)), sms) for op in OPERATORS}
     report.print()
     if path := results_path(report, options.output):
         report.save(path)
