@@ -70,7 +70,7 @@ def fused_case(lens: Sequence[int], heads: Heads = QWEN3, *, seed: int = 0, wide
             page = int(some.block_table[s, block])
             slots[s] = page * heads.block_size + place
             some.k_cache[page, place] = some.v_cache[page, place] = torch.nan
-    positions = torch.tensor([max(length - 1, 0) for length in lens], dtype=slots.dtype)
+    positions = torch.tensor([max(length - 1, 0) % MAX_POSITIONS for length in lens], dtype=slots.dtype)
     count = heads.query_heads + 2 * heads.kv_heads
     qkv = rows_of_numbers((len(lens), count, HEAD_DIM), heads.dtype, seed=seed + 1).flatten(1)
     weights = tuple(norm_weight(HEAD_DIM, heads.dtype, seed=seed + 2 + i) for i in range(2))
