@@ -146,7 +146,6 @@ def swiglu(gate: Tensor, up: Tensor, rounding: Rounding = "hf") -> Tensor:
 # --8<-- [end:swiglu]
 
 
-# --8<-- [start:fused_linear]
 def fused_linear(
     x: Tensor,
     weight: Tensor,
@@ -174,9 +173,6 @@ def fused_linear(
     if residual is not None:
         out = out + residual.to(wide)
     return out.to(out_dtype)
-
-
-# --8<-- [end:fused_linear]
 
 
 # --8<-- [start:gqa]

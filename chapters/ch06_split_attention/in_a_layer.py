@@ -89,8 +89,9 @@ class Layers:
         def attend(layer: int, qkv: Tensor) -> Tensor:
             caches = self.caches[layer]
             q, _ = ops.qk_norm_rope_cache_write(qkv, *self.token, self.slots, *caches, EPS, self.shape.query_heads)
+            where = q, *caches, self.table, self.lens, self.shape.scale
             cut = plan.partition_size, plan.partitions, workspace
-            out: Tensor = ops.paged_attention_split(q, *caches, self.table, self.lens, self.shape.scale, *cut)
+            out: Tensor = ops.paged_attention_split(*where, *cut, merge="last_block")
             return out.flatten(1)
 
         return attend

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from docs.hooks import partition_plans, profiles, tuning
+from docs.hooks import in_a_layer, partition_plans, profiles, tuning
 from docs.hooks.operator_plots import counts_of, name_ends
 from docs.hooks.operator_tables import Case, Results
 from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
@@ -43,12 +43,13 @@ def drawn(root: Path) -> dict[str, str]:
 
 
 def apart(root: Path) -> dict[str, str]:
-    """Name of a passage → its Markdown, from the plans, the tuning and the profiler."""
+    """Name of a passage → its Markdown, from the plans, the tuning, the layer and the profiler."""
     shapes = [(context,) for context in SHORTER]
     module = "chapters.ch06_split_attention"
     return partition_plans.passages(root) | {
         "tuning": tuning.passage(root, "ch06_tuning", f"{module}.tuning", OP, ("context",), shapes),
-        "profile": profiles.passage("ch06", f"{module}.profiled", root, table=10),
+        "layer": in_a_layer.passage(root, table=10),
+        "profile": profiles.passage("ch06", f"{module}.profiled", root, table=11),
     }
 
 

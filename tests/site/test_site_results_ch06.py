@@ -40,7 +40,7 @@ def case(variant: str, context: int, slower: float, batch: int = 1, heads: str =
     nbytes = 4096 * context * batch
     measured = timed(nbytes, floor_us(nbytes, READ_GBPS, NODE_US), slower)
     shape = {"context": context, "batch": batch, "heads": heads}
-    return kind_of("paged_attention", variant, **other) | measured | {"shape": shape}
+    return kind_of(other.pop("op", "paged_attention"), variant, **other) | measured | {"shape": shape}
 
 
 def all_cases() -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ struct Partials {
 
 // How the partitions of a sequence come together: by the blocks of a thread block cluster, which
 // needs 2, 4, 8 or 16 partitions and compute capability 9.0; or by the block that ends last.
-// kFastest: by the cluster where it is possible. The result has the same bits.
+// kFastest: by a cluster of up to 8, where it is possible. The result has the same bits.
 enum class Merge : int32_t { kFastest = 0, kCluster = 1, kLastBlock = 2, kLeavePartials = 3 };
 
 // A context is cut into partitions of partition_size tokens (a multiple of 16), or of more where it has more than

@@ -12,6 +12,7 @@
 
 constexpr int kMergeBatch = 16;     // partitions whose partials a thread asks for at once
 constexpr int kClusterBlocks = 16;  // the largest cluster there is
+constexpr int kFastClusters = 8;    // up to here a cluster is faster: of 16 blocks too few fit at once on an H200
 
 // Whether this block is the last of `blocks` to come here; all threads get the answer. The counter returns to 0. What
 // a block wrote before, the last one sees afterwards.
@@ -127,7 +128,8 @@ inline LaunchOptions dependent_launch(int cluster = 1) {
 template <class Kernel>
 qwen::Merge merge_for(qwen::Merge wanted, Kernel kernel, int64_t partitions) {
   if (wanted == qwen::Merge::kLastBlock || wanted == qwen::Merge::kLeavePartials) return wanted;
-  const bool fits = partitions > 1 && (partitions & (partitions - 1)) == 0 && partitions <= kClusterBlocks &&
+  const int most = wanted == qwen::Merge::kFastest ? kFastClusters : kClusterBlocks;
+  const bool fits = partitions > 1 && (partitions & (partitions - 1)) == 0 && partitions <= most &&
                     partitions <= most_cluster_blocks(kernel, kAttentionThreads, 0);
   if (fits) return qwen::Merge::kCluster;
   if (wanted == qwen::Merge::kFastest) return qwen::Merge::kLastBlock;

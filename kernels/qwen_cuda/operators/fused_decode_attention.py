@@ -47,7 +47,8 @@ def fused_decode_attention(
         context_lens: `[b]` int32, the new token counted. 0 gives zeros.
         partition_size, partitions, workspace: as for `paged_attention_split`.
         merge: who merges the partitions: `"cluster"`, the blocks of a thread block cluster (2, 4, 8 or 16 partitions,
-            compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, the cluster where it can be.
+            compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, a cluster of up to 8 where it can
+            be.
         prefetch: read all but `qkv` while the kernels ahead in the stream still run. Then none of them, back to the
             last one that was waited for, may write anything else that is read here. A decode step in a CUDA graph, in
             which only this call writes this cache, meets that.

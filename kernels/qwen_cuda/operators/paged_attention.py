@@ -60,8 +60,8 @@ def paged_attention_split(
         workspace: float32, of `attention_workspace`. Its contents are overwritten; two calls that run at the same time
             must not share one. After a launch that failed, zero it.
         merge: who merges the partitions: `"cluster"`, the blocks of a thread block cluster (2, 4, 8 or 16 partitions,
-            compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, the cluster where it can be. The
-            bits are the same.
+            compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, a cluster of up to 8 where it can
+            be. The bits are the same.
     Returns:
         `[b, Hq, D]`. The merge runs in the order of partitions, so the same arguments give the same bits.
     """
