@@ -6,6 +6,7 @@ every call, and stays in the cache.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,13 @@ import torch
 from torch import Tensor
 
 from chapters.ch05_grouped_attention.candidates import PEER_ULPS, ULPS, Shape, inputs
-from chapters.ch06_split_attention.backends import Call, flashinfer_unavailable, flashinfer_wrapper
+from chapters.ch06_split_attention import flashinfer_library
+from chapters.ch06_split_attention.backends import (
+    Call,
+    flashinfer_tables,
+    flashinfer_unavailable,
+    flashinfer_wrapper,
+)
 from chapters.ch06_split_attention.dispatch import Plan, plan_for
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.benchmarking import Operands, Variant
@@ -58,14 +65,28 @@ def by_plan(name: str, shape: Shape, plan: Plan, device: torch.device, **more: A
 
 def flashinfer(shape: Shape, of: Operands) -> Variant | str:
     """FlashInfer's paged decode, planned beforehand for the table that all sets share; or why there is none."""
-    if reason := flashinfer_unavailable():
+    call = Call(*inputs(of), shape.scale)
+    reason = flashinfer_unavailable()
+    path = flashinfer_library.library_path() if reason else None
+    if reason and not (path and flashinfer_library.serves(_sizes(call))):
         return reason
-    wrapper = flashinfer_wrapper(Call(*inputs(of), shape.scale))
+    wrapper = _from_library(ctypes.CDLL(str(path)), call) if path else flashinfer_wrapper(call)
 
     def run(now: Operands) -> list[Tensor]:
         return [wrapper.run(now["q"], (now["k_cache"], now["v_cache"]))]
 
     return Variant("flashinfer", run, ulps=ULPS + PEER_ULPS, peer=True)
+
+
+def _sizes(call: Call) -> flashinfer_library.Sizes:
+    batch, query_heads, head_dim = call.q.shape
+    block_size, kv_heads = call.k_cache.shape[1:3]
+    return flashinfer_library.Sizes(batch, query_heads, kv_heads, head_dim, block_size, call.q.dtype)
+
+
+def _from_library(library: Any, call: Call) -> flashinfer_library.Wrapper:
+    tables = flashinfer_tables(call.block_table, call.context_lens, call.k_cache.shape[1])
+    return flashinfer_library.Wrapper(library, _sizes(call), *tables, call.scale, call.q.device)
 
 
 def _grouped(shape: Shape, of: Operands) -> list[Tensor]:
