@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "butterfly one step short",
         "Even and odd lanes keep sums of their own.",
-        (Edit("warp_reduce.cuh", "distance > 0", "distance > 1"),),
+        (Edit("warp_reduce.cuh", "kWarpSize / 2; distance > 0", "kWarpSize / 2; distance > 1"),),
     ),
     Mutant(
         "mask of half a warp",

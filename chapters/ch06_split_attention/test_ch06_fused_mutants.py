@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "an empty context stores nothing",
         "Its token has a slot, and is lost.",
-        kernel("partition == live - 1 && turn", "context > 0 && partition == live - 1 && turn"),
+        kernel("mine = newest < end &&", "mine = context > 0 && newest < end &&"),
     ),
     Mutant(
         "the new token one place too early",

@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         "merged by thread 0's block alone",
         "Only thread 0 learns that its block came last.",
-        parts("const bool mine = __syncthreads_or(last);", "const bool mine = last;\n  __syncthreads();"),
+        parts("return __syncthreads_or(last);", "__syncthreads();\n  return last;"),
     ),
     # The cluster.
     Mutant(
