@@ -1,4 +1,4 @@
-"""Chapter 8's interactive figure: its integers are those of the chapter's quantisation, and an outlier can be made."""
+"""The interactive figure of the quality gate: its integers are those of the chapter's quantisation, and an outlier can be made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chapters.ch08_w8a16_head.fake_quant import fake_quantize
 
-LESSON = "/chapters/ch08_w8a16_head/"
+LESSON = "/quality_gate/"
 FIGURE = "[data-figure=quantization-error]"
 COUNT, LIMIT = 128, 0.4
 GROUPS = {"32": 32, "64": 64, "128": 128, "per channel": None}
