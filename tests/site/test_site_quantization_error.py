@@ -1,4 +1,4 @@
-"""The interactive figure of the quality gate: its integers are those of the chapter's quantisation, and an outlier can be made."""
+"""The interactive figure of the quality gate: its integers are those of chapter 8, and an outlier can be made."""
 
 from __future__ import annotations
 
