@@ -18,8 +18,11 @@ def addresses() -> list[str]:
     docs = ROOT / "docs"
     found = [path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")]
     pages = [name for name in found if not name.startswith(("hooks/", "assets/", "results/"))]
-    for pattern in ("chapters/ch*/README.md", "chapters/ch*/exercise/README.md", "kernels/sim/README.md"):
+    for pattern in ("chapters/ch*/README.md", "kernels/sim/README.md"):
         pages += [path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)]
+    # A chapter is on the site once it has a lesson.
+    exercises = (path.parent for path in ROOT.glob("chapters/ch*/exercise/README.md"))
+    pages += [path.relative_to(ROOT).as_posix() for path in exercises if (path.parent / "README.md").is_file()]
     labs = (path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("chapters/ch*/notebook.py"))
     pages += [f"{chapter}/notebook" for chapter in labs]
     return sorted("/" if page == "index" else f"/{page}/" for page in pages)
