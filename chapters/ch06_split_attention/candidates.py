@@ -35,11 +35,16 @@ def layout(shape: Shape, plan: Plan) -> WorkspaceLayout:
     return WorkspaceLayout(shape.batch, shape.query_heads, shape.kv_heads, shape.head_dim, plan.partitions)
 
 
+def has_clusters(device: torch.device) -> bool:
+    """Whether blocks can be a cluster there."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
 def merges(plan: Plan, device: torch.device) -> Iterator[Plan]:
     """The same cut by each merge that can be chosen there."""
     if plan.partitions > 1:
         yield replace(plan, merge="last_block")
-        if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9 and plan.partitions in CLUSTERS:
+        if has_clusters(device) and plan.partitions in CLUSTERS:
             yield replace(plan, merge="cluster")
 
 

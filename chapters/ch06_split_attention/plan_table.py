@@ -22,7 +22,7 @@ from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention import candidates
 from chapters.ch06_split_attention import fused_candidates as fused
-from chapters.ch06_split_attention.candidates import CLUSTERS
+from chapters.ch06_split_attention.candidates import CLUSTERS, has_clusters
 from chapters.ch06_split_attention.dispatch import Op, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.targets import OP
 from qwen_cuda.benchmarking import (
@@ -82,8 +82,7 @@ def plans(heads: int, context: int, sms: int, *, clusters: bool) -> list[Plan]:
 
 
 def tried(shape: Shape, device: torch.device, sms: int) -> list[Plan]:
-    clusters = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return plans(shape.batch * shape.kv_heads, shape.context, sms, clusters=clusters)
+    return plans(shape.batch * shape.kv_heads, shape.context, sms, clusters=has_clusters(device))
 
 
 def shapes(quick: bool, batches: Sequence[int] = BATCHES) -> Iterator[Shape]:

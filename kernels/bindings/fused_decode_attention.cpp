@@ -3,7 +3,6 @@
 #include <torch/library.h>
 
 #include "cache_write_arguments.h"
-#include "cpu_operators.h"
 #include "paged_attention_arguments.h"
 
 namespace {

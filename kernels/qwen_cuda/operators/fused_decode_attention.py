@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qwen_cuda.operators.qk_norm_rope_cache_write import HEAD_DIM
 from qwen_cuda.operators.registration import register
-
-HEAD_DIM = 128
 
 
 def fused_decode_attention(
