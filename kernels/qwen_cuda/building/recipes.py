@@ -79,6 +79,8 @@ def _sim(library: Library) -> Recipe:
             raise BuildError(f"The variant {variant} is built with g++ only: set CXX=g++.")
         linked = (_SANITIZER[variant],)
         flags = ("-g", "-fno-omit-frame-pointer", *linked)
+    if not library.lines:
+        flags = (*flags, "-g0")
     # GCC marks no instruction of an optimised line as the start of a statement, and gdb then breaks somewhere else.
     lines = () if compiler.is_clang else ("-gno-statement-frontiers",)
     folders = (CUDA_HEADERS, SIM_HEADERS)

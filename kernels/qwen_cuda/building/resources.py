@@ -40,6 +40,12 @@ def sources(root: Path = ROOT) -> list[Path]:
     return [path for pattern in patterns for path in sorted(root.glob(pattern))]
 
 
+def text_key(file: Path, flags: Sequence[str] = NVCC_FLAGS) -> str:
+    """A digest of `flags`, and of `file` with the project's headers that it includes."""
+    contents = gather(file, (CUDA_HEADERS,), Reader()).values()
+    return hashlib.sha256("\0".join(flags).encode() + b"\0".join(contents)).hexdigest()[:16]
+
+
 def compile_all(files: Sequence[Path], archs: Sequence[int] = ARCHS) -> dict[Path, Usages]:
     """Compiles `files` for `archs` and returns what their kernels take.
 
@@ -52,9 +58,7 @@ def compile_all(files: Sequence[Path], archs: Sequence[int] = ARCHS) -> dict[Pat
     folder.mkdir(exist_ok=True)
     places: dict[Path, dict[int, Path]] = {}
     for file in files:
-        contents = gather(file, (CUDA_HEADERS,), Reader()).values()
-        digest = hashlib.sha256("\0".join([*flags, nvcc_release(), host.version]).encode() + b"\0".join(contents))
-        key = digest.hexdigest()[:16]
+        key = text_key(file, (*flags, nvcc_release(), host.version))
         places[file] = {arch: folder / f"{file.stem}-sm_{arch}-{key}" for arch in archs}
     with store.alone(folder, lambda text: print(text, file=sys.stderr)):
         missing = {place: (file, arch) for file, each in places.items() for arch, place in each.items()}
@@ -95,8 +99,8 @@ def nvcc_release() -> str:
 
 
 def as_json(table: dict[Path, Usages], root: Path = ROOT) -> str:
-    """The text of TABLE: one line for each kernel, so that a change shows as one."""
-    blocks = []
+    """The text of TABLE: one line for each kernel, so that a change shows as one, and what was compiled, by its key."""
+    blocks, keys = [], {file.relative_to(root).as_posix(): text_key(file) for file in table}
     for file, kernels in table.items():
         rows = []
         for name, usage in sorted(kernels.items()):
@@ -104,7 +108,8 @@ def as_json(table: dict[Path, Usages], root: Path = ROOT) -> str:
             rows.append(f"   {json.dumps(name)}: {json.dumps(numbers)}")
         blocks.append(f"  {json.dumps(file.relative_to(root).as_posix())}: {{\n" + ",\n".join(rows) + "\n  }")
     names = json.dumps(list(Usage.__annotations__))
-    head = f'{{\n "schema": 1,\n "nvcc": "{nvcc_release()}",\n "numbers": {names},\n "files": {{\n'
+    head = f'{{\n "schema": 1,\n "nvcc": "{nvcc_release()}",\n "numbers": {names},\n'
+    head += f' "archs": {json.dumps(ARCHS)},\n "compiled": {json.dumps(keys, indent=2)},\n "files": {{\n'
     return head + ",\n".join(blocks) + "\n }\n}\n"
 
 

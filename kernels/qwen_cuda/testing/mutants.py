@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qwen_cuda.building import Edit, build
+from qwen_cuda.building import Edit, Library, build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import Backend, opened, schedule
 
@@ -60,17 +60,18 @@ class MutantTrial:
 
     def __init__(self, source: str, mutants: Sequence[Mutant], checks: Sequence[Check]) -> None:
         self.source, self.checks = source, checks
-        variants = sorted({"plain", *(mutant.variant for mutant in mutants)})
-        originals = [default_library(source, "sim", variant) for variant in variants]
-        build(*originals, *(replace(default_library(source, "sim", m.variant), edits=m.edits) for m in mutants))
+        untouched = [Mutant("none", "nothing", (), variant) for variant in {"plain", *(m.variant for m in mutants)}]
+        build(*(self._library(mutant) for mutant in (*untouched, *mutants)))
+
+    def _library(self, mutant: Mutant) -> Library:
+        return replace(default_library(self.source, "sim", mutant.variant), edits=mutant.edits, lines=not mutant.edits)
 
     def noticed(self, mutant: Mutant) -> str | None:
         """The name of the first check that fails on `mutant`, None when all pass.
 
         A failed assertion counts, and a RuntimeError: so the simulator reports a fault that it sees.
         """
-        library = replace(default_library(self.source, "sim", mutant.variant), edits=mutant.edits)
-        with opened("sim", library) as backend:
+        with opened("sim", self._library(mutant)) as backend:
             for seed in mutant.seeds:
                 for check in self.checks:
                     try:
