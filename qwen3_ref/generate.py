@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -40,6 +41,20 @@ class Engine(Protocol):
 
     def decode(self, token_id: int) -> Tensor:
         """Appends one token and returns the logits after it, `[V]` float32."""
+
+
+@runtime_checkable
+class DrawingEngine(Engine, Protocol):
+    """An engine that draws by itself, where its logits are, and hands out tokens only."""
+
+    def tokens(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, history: Sequence[int], limit: int
+    ) -> Iterator[int]:
+        """Appends `prompt_ids`, and draws up to `limit` tokens after them. `history`: all ids before `prompt_ids`.
+
+        Raises:
+            ValueError: the logits hold a NaN, or no finite value.
+        """
 
 
 class ReferenceEngine:
@@ -144,10 +159,11 @@ class Generation:
         self.finish_reason: FinishReason | None = None
         self.prefill_s = self.decode_s = 0.0
         self._engine, self._tokenizer, self._max_new_tokens = engine, tokenizer, max_new_tokens
-        self._sampler = Sampler(sampling or SamplingParams(), engine.device)
+        self._sampling = sampling or SamplingParams()
+        self._limit = min(max_new_tokens, room - len(prompt_ids) + 1)  # the last one need not go into the cache
         self._stop_ids = frozenset(engine.config.eos_token_ids if stop_ids is None else stop_ids)
         self._filter = StopFilter(stop)
-        self._history = [*history, *prompt_ids]
+        self._history = list(history)
         self._pieces = self._loop()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -167,32 +183,43 @@ class Generation:
     def _loop(self) -> Iterator[Piece]:
         stream = self._tokenizer.stream()
         start = time.perf_counter()
-        logits = self._engine.prefill(self.prompt_ids)
-        while len(self.token_ids) < self._max_new_tokens:
-            token = self._sampler(logits, self._history)
-            now = time.perf_counter()  # the draw has waited for the logits
-            if self.token_ids:
-                self.decode_s += now - start
-            else:
-                self.prefill_s = now - start
-            self.token_ids.append(token)
-            self._history.append(token)
-            if token in self._stop_ids:
-                self.finish_reason = "stop"
-                yield Piece(token, self._give(self._filter.push(stream.flush()) + self._filter.flush()))
-                return
-            text = self._filter.push(stream.push(token))
-            full = len(self.token_ids) == self._max_new_tokens or self._engine.length == self._engine.max_context
-            if full:
-                text += self._filter.push(stream.flush()) + self._filter.flush()
-            if self._filter.stopped or full:
-                self.finish_reason = "stop" if self._filter.stopped else "length"
-            yield Piece(token, self._give(text))
-            if self.finish_reason:
-                return
-            start = time.perf_counter()
-            logits = self._engine.decode(token)
+        with closing(self._drawn()) as tokens:
+            for token in tokens:
+                now = time.perf_counter()  # the draw has waited for the logits
+                if self.token_ids:
+                    self.decode_s += now - start
+                else:
+                    self.prefill_s = now - start
+                self.token_ids.append(token)
+                if token in self._stop_ids:
+                    self.finish_reason = "stop"
+                    yield Piece(token, self._give(self._filter.push(stream.flush()) + self._filter.flush()))
+                    return
+                text = self._filter.push(stream.push(token))
+                full = len(self.token_ids) == self._limit
+                if full:
+                    text += self._filter.push(stream.flush()) + self._filter.flush()
+                if self._filter.stopped or full:
+                    self.finish_reason = "stop" if self._filter.stopped else "length"
+                yield Piece(token, self._give(text))
+                if self.finish_reason:
+                    return
+                start = time.perf_counter()
         self.finish_reason = "length"  # no token was asked for
+
+    def _drawn(self) -> Generator[int, None, None]:
+        """The tokens, one after the other, up to the limit."""
+        engine, sampling = self._engine, self._sampling
+        if isinstance(engine, DrawingEngine) and self._limit > 0:
+            yield from engine.tokens(self.prompt_ids, sampling, self._history, self._limit)
+            return
+        sampler, seen = Sampler(sampling, engine.device), [*self._history, *self.prompt_ids]
+        logits = engine.prefill(self.prompt_ids)
+        for number in range(self._limit):
+            seen.append(sampler(logits, seen))
+            yield seen[-1]
+            if number + 1 < self._limit:
+                logits = engine.decode(seen[-1])
 
     # --8<-- [end:loop]
 

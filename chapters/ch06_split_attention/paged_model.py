@@ -12,6 +12,7 @@ of the cache's dtype; all else is of the weights'.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from torch.nn.functional import linear
 from chapters.ch04_paged_kv.paged_cache import Batch, PagedKVCache
 from chapters.ch06_split_attention.attention import paged_attention, plan_for, unavailable
 from chapters.ch06_split_attention.backends import BACKENDS
-from chapters.ch06_split_attention.dispatch import Plan
+from chapters.ch06_split_attention.dispatch import Op, Plan
 from chapters.ch06_split_attention.prefill_attention import first_chunk_attention, later_chunk_attention
 from qwen3_ref.model import Qwen3, attention_kernels
 from qwen_cuda import loading
@@ -48,7 +49,13 @@ class PagedModel:
             launch that writes the cache.
         cache_dtype: bfloat16 or float16; by default the weights', and bfloat16 for float32 weights.
         simulated: the CUDA kernels run in the simulator, on a model on the CPU. With `fused` only.
-        plans: how a batch's contexts are cut, as `dispatch.plan_for`.
+        plans: how a batch's contexts are cut; by default `dispatch.plan_for` for the operator.
+    Attributes:
+        config, dtype, device: of the model; `eps` and `scale` of its norms and of attention.
+        embedding, layers, norm, head: its weights; `head` is `embedding` where the two are tied.
+        cos_sin: of every position, as `qk_norm_rope_cache_write` wants it.
+        ops: the operators that it runs.
+        cache_dtype, plans: as given.
     Raises:
         ValueError: an argument does not meet this, or the model's heads are not of 128.
         BuildError: the operators, or the simulator, cannot be built.
@@ -61,21 +68,23 @@ class PagedModel:
         attention: str = FUSED,
         cache_dtype: torch.dtype | None = None,
         simulated: bool = False,
-        plans: Plans = plan_for,
+        plans: Plans | None = None,
     ) -> None:
         self.config, self.dtype, self.device = model.config, model.dtype, model.device
         if cache_dtype is None:
             cache_dtype = self.dtype if self.dtype in CACHE_DTYPES else torch.bfloat16
         _check(model, attention, cache_dtype, simulated)
-        self.attention, self.cache_dtype, self._plans = attention, cache_dtype, plans
+        op: Op = "fused_decode_attention" if attention == FUSED else "paged_attention"
+        self.attention, self.cache_dtype = attention, cache_dtype
+        self.plans: Plans = plans or functools.partial(plan_for, op=op)
         if simulated:
             loading.backend("sim")
-        self._ops: Any = torch.ops.qwen_sim if simulated else torch.ops.qwen_cuda
-        self._eps, self._scale = self.config.rms_norm_eps, self.config.head_dim**-0.5
-        self._embedding, self._head = model.model.embed_tokens.weight, model.head_weight
-        self._cos_sin = cos_sin_table(self.config.max_position_embeddings, self.config.rope_theta, self.device)
-        self._layers = [_Layer(layer, cache_dtype) for layer in model.model.layers]
-        self._norm = model.model.norm.weight
+        self.ops: Any = torch.ops.qwen_sim if simulated else torch.ops.qwen_cuda
+        self.eps, self.scale = self.config.rms_norm_eps, self.config.head_dim**-0.5
+        self.embedding, self.head = model.model.embed_tokens.weight, model.head_weight
+        self.cos_sin = cos_sin_table(self.config.max_position_embeddings, self.config.rope_theta, self.device)
+        self.layers = [DecoderLayer(layer, cache_dtype) for layer in model.model.layers]
+        self.norm = model.model.norm.weight
         self._workspaces: dict[tuple[int, int], Tensor] = {}
 
     def new_cache(self, **sizes: Any) -> PagedKVCache:
@@ -99,7 +108,7 @@ class PagedModel:
             for start in range(0, len(token_ids), chunk):
                 part = slice(start, min(start + chunk, len(token_ids)))
                 h = self._run(tokens[part], self._prefill_attention(cache, batch, part, before))
-            return linear(h[-1], self._head).float()
+            return linear(h[-1], self.head).float()
 
     @torch.inference_mode()
     def decode(self, cache: PagedKVCache, sequences: Sequence[int], token_ids: Sequence[int]) -> Tensor:
@@ -115,7 +124,7 @@ class PagedModel:
         tokens = self._tokens(token_ids)
         with _appended(cache, sequences, [1] * len(sequences)) as batch:
             longest = max(cache.length(sequence) for sequence in sequences)
-            return linear(self._run(tokens, self._decode_attention(cache, batch, longest)), self._head).float()
+            return linear(self._run(tokens, self._decode_attention(cache, batch, longest)), self.head).float()
 
     def _tokens(self, token_ids: Sequence[int]) -> Tensor:
         vocab = self.config.vocab_size
@@ -126,11 +135,11 @@ class PagedModel:
     # --8<-- [start:run]
     def _run(self, tokens: Tensor, attend: Attend) -> Tensor:
         """`[t]` token ids → hidden states after the last norm, `[t, d]`."""
-        ops, eps = self._ops, self._eps
-        h = self._embedding[tokens]  # the residual stream
-        x = ops.rms_norm(h, self._layers[0].input_norm, eps)
-        next_norms = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
-        for i, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
+        ops, eps = self.ops, self.eps
+        h = self.embedding[tokens]  # the residual stream
+        x = ops.rms_norm(h, self.layers[0].input_norm, eps)
+        next_norms = [layer.input_norm for layer in self.layers[1:]] + [self.norm]
+        for i, (layer, next_norm) in enumerate(zip(self.layers, next_norms, strict=True)):
             out = attend(i, linear(x, layer.qkv).to(self.cache_dtype))
             x = linear(out.flatten(1).to(self.dtype), layer.o)
             ops.add_rms_norm_(x, h, layer.mlp_norm, eps)  # h += x; x = norm(h)
@@ -150,30 +159,30 @@ class PagedModel:
             q, k = self._write(i, qkv, cache, *where, return_k=first)
             if not first:
                 return later_chunk_attention(
-                    q.to(self.dtype), cache.k[i], cache.v[i], batch.block_table[0], context, self._scale
+                    q.to(self.dtype), cache.k[i], cache.v[i], batch.block_table[0], context, self.scale
                 )
             v = qkv[:, -self.config.kv_size :].unflatten(1, (-1, HEAD_DIM))
-            return first_chunk_attention(q.to(self.dtype), k.to(self.dtype), v.to(self.dtype), self._scale)
+            return first_chunk_attention(q.to(self.dtype), k.to(self.dtype), v.to(self.dtype), self.scale)
 
         return attend
 
     def _decode_attention(self, cache: PagedKVCache, batch: Batch, longest: int) -> Attend:
         """For one token of each sequence, whose contexts have at most `longest` tokens."""
         rows, heads, kv_heads = len(batch.positions), self.config.num_attention_heads, self.config.num_key_value_heads
-        plan = self._plans(rows, kv_heads, longest, self.device)
-        workspace = self._workspace(rows, plan.partitions)
+        plan = self.plans(rows, kv_heads, longest, self.device)
+        workspace = self.workspace(rows, plan.partitions)
         where, context = (batch.positions, batch.slot_mapping), (batch.block_table, batch.context_lens)
 
         def fused(i: int, qkv: Tensor) -> Tensor:
-            layer, caches = self._layers[i], (cache.k[i], cache.v[i])
-            token = (qkv, layer.q_norm, layer.k_norm, self._cos_sin, *where)
+            layer, caches = self.layers[i], (cache.k[i], cache.v[i])
+            token = (qkv, layer.q_norm, layer.k_norm, self.cos_sin, *where)
             cut = (plan.partition_size, plan.partitions, workspace)
-            return self._ops.fused_decode_attention(*token, *caches, *context, self._eps, self._scale, heads, *cut)
+            return self.ops.fused_decode_attention(*token, *caches, *context, self.eps, self.scale, heads, *cut)
 
         def in_two(i: int, qkv: Tensor) -> Tensor:
             q, _ = self._write(i, qkv, cache, *where)
             return paged_attention(
-                q, cache.k[i], cache.v[i], *context, self._scale,
+                q, cache.k[i], cache.v[i], *context, self.scale,
                 backend=self.attention, max_context=longest, plan=plan, workspace=workspace,
             )  # fmt: skip
 
@@ -182,15 +191,15 @@ class PagedModel:
     def _write(
         self, i: int, qkv: Tensor, cache: PagedKVCache, positions: Tensor, slots: Tensor, return_k: bool = False
     ) -> tuple[Tensor, Tensor]:
-        layer, heads = self._layers[i], self.config.num_attention_heads
+        layer, heads = self.layers[i], self.config.num_attention_heads
         where = (positions, slots, cache.k[i], cache.v[i])
-        q, k = self._ops.qk_norm_rope_cache_write(
-            qkv, layer.q_norm, layer.k_norm, self._cos_sin, *where, self._eps, heads, return_k=return_k
+        q, k = self.ops.qk_norm_rope_cache_write(
+            qkv, layer.q_norm, layer.k_norm, self.cos_sin, *where, self.eps, heads, return_k=return_k
         )
         return q, k
 
-    def _workspace(self, batch: int, partitions: int) -> Tensor:
-        """One for each cut that has come up: its counters must be 0 and lie where the cut puts them."""
+    def workspace(self, batch: int, partitions: int) -> Tensor:
+        """Of attention. One for each cut that has come up: its counters must be 0 and lie where the cut puts them."""
         if (batch, partitions) not in self._workspaces:
             config = self.config
             sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim, partitions
@@ -198,8 +207,11 @@ class PagedModel:
         return self._workspaces[batch, partitions]
 
 
-class _Layer:
-    """The weights of a decoder layer as the operators want them."""
+class DecoderLayer:
+    """The weights of a decoder layer as the operators want them: packed `qkv`, `o`, packed `gate_up`, `down`, norms.
+
+    `q_norm` and `k_norm` are of the cache's dtype, all else of the model's.
+    """
 
     def __init__(self, layer: Any, cache_dtype: torch.dtype) -> None:
         attention, mlp = layer.self_attn, layer.mlp

@@ -22,4 +22,6 @@ void w8a16_linear(const W8A16Linear& args, int64_t first, int64_t last);
 void head_argmax(const HeadArgmax& args, int64_t first, int64_t last, uint64_t* keys);
 void w8a16_argmax(const W8A16Argmax& args, int64_t first, int64_t last, uint64_t* keys);
 
+void advance_decode(const AdvanceDecode& args, int64_t first, int64_t last);
+
 }  // namespace qwen::cpu

@@ -224,6 +224,29 @@ struct W8A16Argmax {
   Argmax result;
 };
 
+// --8<-- [start:advance_decode]
+// The end of a decode step: row r goes on with token ids[r]. Its position is the number of
+// tokens before it, context_lens[r]; there history holds it, and draws counts it. Its
+// embedding is h[r, :], the next step's input; its slot is the one that block_table[r, :] has
+// for the position; context_lens counts it. A row whose table has no block of the cache for
+// it comes to rest with it, and one for which ids holds no token, or history no place, without
+// it; and stays so: context_lens -1, position 0, slot -1, h 0.
+struct AdvanceDecode {
+  const int64_t* ids;          // [batch]
+  const void* embedding;       // [vocab, hidden]
+  const int32_t* block_table;  // [batch, max_blocks]
+  int32_t* context_lens;       // [batch]
+  int32_t* positions;          // [batch]
+  int32_t* slot_mapping;       // [batch]
+  int64_t* draws;              // [batch]
+  int64_t* history;            // [batch, max_context]; may be memory of the host
+  float* h;                    // [batch, hidden]
+  int64_t batch, vocab, hidden, num_blocks, block_size, max_blocks, max_context;
+  int64_t block_table_stride, history_stride;  // elements from one row to the next
+  Dtype dtype;                                 // of embedding: kFloat16 or kBFloat16
+};
+// --8<-- [end:advance_decode]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -241,3 +264,4 @@ QWEN_EXPORT void qwen_decode_linear(const qwen::DecodeLinear& args, cudaStream_t
 QWEN_EXPORT void qwen_w8a16_linear(const qwen::W8A16Linear& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_head_argmax(const qwen::HeadArgmax& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_w8a16_argmax(const qwen::W8A16Argmax& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_advance_decode(const qwen::AdvanceDecode& args, cudaStream_t stream);

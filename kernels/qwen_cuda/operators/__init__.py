@@ -4,6 +4,7 @@ Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.o
 which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
 """
 
+from qwen_cuda.operators.advance_decode import advance_decode
 from qwen_cuda.operators.decode_linear import decode_linear
 from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
 from qwen_cuda.operators.head import argmax_workspace, head_argmax, w8a16_argmax, w8a16_linear
@@ -22,6 +23,7 @@ from qwen_cuda.operators.silu_mul import silu_mul
 __all__ = [
     "add_rms_norm",
     "add_rms_norm_",
+    "advance_decode",
     "argmax_workspace",
     "attention_workspace",
     "check_block_table",

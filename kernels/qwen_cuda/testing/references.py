@@ -243,6 +243,35 @@ def w8a16_argmax(
     return head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps).argmax(-1)
 
 
+def advance_decode(
+    ids: Tensor,
+    embedding: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    draws: Tensor,
+    history: Tensor,
+    h: Tensor,
+    num_blocks: int,
+    block_size: int,
+) -> None:
+    """Row by row, as the operator's docstring says."""
+    for row, (token, position) in enumerate(zip(ids.tolist(), context_lens.tolist(), strict=True)):
+        block = -1
+        if 0 <= token < len(embedding) and 0 <= position < history.shape[1]:
+            history[row, position] = token
+            draws[row] += 1
+            if position // block_size < block_table.shape[1]:
+                block = int(block_table[row, position // block_size])
+        if not 0 <= block < num_blocks:
+            context_lens[row], positions[row], slot_mapping[row], h[row] = -1, 0, -1, 0.0
+            continue
+        context_lens[row], positions[row] = position + 1, position
+        slot_mapping[row] = block * block_size + position % block_size
+        h[row] = embedding[token].to(h.dtype)
+
+
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     rms_norm,
     rms_norm_,
@@ -259,6 +288,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     w8a16_linear,
     head_argmax,
     w8a16_argmax,
+    advance_decode,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

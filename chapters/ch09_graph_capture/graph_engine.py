@@ -1,0 +1,78 @@
+"""The stage of chapters 4 to 9 in the generator: one sequence, whose tokens are drawn on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+
+from chapters.ch06_split_attention.paged_engine import PagedEngine
+from chapters.ch06_split_attention.paged_model import PagedModel
+from chapters.ch08_w8a16_head.quantize import W8Head
+from chapters.ch09_graph_capture.decoder import Decoder
+from qwen3_ref.sampling import Sampler, SamplingParams
+
+
+class GraphEngine(PagedEngine):
+    """A `DrawingEngine` on the decode kernels. `prefill` and `decode`, which give logits, are those of `PagedEngine`.
+
+    Args:
+        model, max_context, sizes: as for `PagedEngine`.
+        w8_head, graphs, report: as for `Decoder`.
+    Raises:
+        ValueError: as `PagedEngine` and `Decoder`.
+    """
+
+    def __init__(
+        self,
+        model: PagedModel,
+        max_context: int,
+        *,
+        w8_head: W8Head | None = None,
+        graphs: bool = True,
+        report: Callable[[str], None] | None = None,
+        **sizes: int,
+    ) -> None:
+        super().__init__(model, max_context, **sizes)
+        self.decoder = Decoder(model, self.cache, w8_head=w8_head, graphs=graphs, report=report)
+        self._given: int | None = None  # tokens handed out by the run that has the row, None while nobody has it
+        self._run: object = None
+
+    @property
+    def length(self) -> int:
+        return super().length if self._given is None else self.decoder.held(0, self._given)
+
+    def reset(self, length: int = 0) -> None:
+        self._leave()
+        super().reset(length)
+
+    def prefill(self, token_ids: Sequence[int]) -> Tensor:
+        self._leave()
+        return super().prefill(token_ids)
+
+    def tokens(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, history: Sequence[int], limit: int
+    ) -> Iterator[int]:
+        """See `DrawingEngine`. A second run, `reset` or `prefill` ends the first one."""
+        self._leave()
+        if len(prompt_ids) + self.length == self.max_context:  # no room to go on to a token that is drawn
+            yield Sampler(sampling, self.device)(super().prefill(prompt_ids), [*history, *prompt_ids])
+            return
+        self.decoder.start(0, prompt_ids, sampling, limit, sequence=self._sequence, seen=history, chunk=self.chunk)
+        self._given, self._run = 0, (run := object())
+        try:
+            while self._run is run and self._given < limit:
+                self.decoder.step()  # one ahead of the token that is looked for
+                token = self.decoder.token(0, self._given)
+                if token < 0:
+                    raise ValueError("the largest logit is not finite; the model's weights or activations are broken.")
+                self._given += 1
+                yield token
+        finally:
+            if self._run is run:
+                self._leave()
+
+    def _leave(self) -> None:
+        if self._given is not None:
+            self.decoder.finish(0, self._given)
+        self._given = self._run = None

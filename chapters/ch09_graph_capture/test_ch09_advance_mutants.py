@@ -1,0 +1,59 @@
+"""Plausible faults in advance_decode, one at a time: the checks must notice every one."""
+
+from __future__ import annotations
+
+import pytest
+
+from chapters.ch09_graph_capture.advance_checks import ADVANCE_CHECKS
+from qwen_cuda.building import Edit
+from qwen_cuda.testing.mutants import Mutant, MutantTrial
+
+pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
+SOURCE = "advance_decode"
+
+
+def kernel(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("advance_decode.cu", old, new),)
+
+
+MUTANTS = (
+    Mutant("unknown tokens are read", "The embedding has no such row.", kernel("id >= a.vocab", "id > a.vocab")),
+    Mutant("negative tokens are read", "As above.", kernel("id < 0 ||", "id < -1 ||")),
+    Mutant("rows wake up", "A row at rest takes the next token.", kernel("position < 0 ||", "position < -9 ||")),
+    Mutant("one token too many", "History is overrun.", kernel("position >= a.max", "position > a.max")),
+    Mutant(
+        "table overrun", "It has no such column.", kernel("index < a.max_blocks", "index <= a.max_blocks"), "checked"
+    ),
+    Mutant("table's block unchecked", "It is none of the cache.", kernel("block >= a.num_blocks", "false")),
+    Mutant("block of the next token", "The last of a block goes astray.", kernel("position / a", "(position + 1) / a")),
+    Mutant(
+        "first row's table", "All rows write into one sequence.", kernel("a.block_table[row * a", "a.block_table[0 * a")
+    ),
+    Mutant("length not counted", "Attention leaves the new token out.", kernel("next.position + 1", "next.position")),
+    Mutant("old embedding at rest", "The row keeps a token's.", kernel("rests ? 0.0f : ", "")),
+    Mutant(
+        "last tokens are not told", "The host waits for them.", kernel("if (!next.told) return", "if (rests) return")
+    ),
+    Mutant("draws of resting rows", "Their random numbers move on.", kernel("  if (!next.told) return;\n", "")),
+    Mutant(
+        "read after it is written",
+        "Threads that come late see the new length.",
+        kernel("  __syncthreads();  // all have read context_lens\n", ""),
+        "checked",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def trial() -> MutantTrial:
+    return MutantTrial(SOURCE, MUTANTS, ADVANCE_CHECKS)
+
+
+@pytest.mark.parametrize("variant", ["plain", "checked"])
+def test_advance_decode_as_it_is_passes(variant: str, trial: MutantTrial) -> None:
+    assert trial.noticed(Mutant("none", "nothing", (), variant)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_advance_decode_mutant_is_caught(mutant: Mutant, trial: MutantTrial, tally: list[str]) -> None:
+    tally.append(trial.catch(mutant))
