@@ -10,9 +10,10 @@ from qwen3_ref.functional import rms_norm
 
 # --8<-- [start:dequantize]
 def dequantize_w8(qweight: Tensor, scales: Tensor) -> Tensor:
-    """`w[r, c] = q[r, c] · s[r, c // group]`. `qweight: [n, k]` int8, `scales: [n, k/group]` → `[n, k]`, as `scales`.
+    """`w[r, c] = q[r, c] · s[r, c // group]`.
 
-    An integer of 8 bits times a float32 scale is rounded once here; in float64 the product is exact.
+    `qweight: [n, k]` int8, `scales: [n, k/group]` → `[n, k]`, of the scales' dtype. An integer of 8
+    bits times a float32 scale is rounded once here; in float64 the product is exact.
     """
     grouped = qweight.to(scales.dtype).unflatten(1, (scales.shape[1], -1))
     return (grouped * scales[:, :, None]).flatten(1)

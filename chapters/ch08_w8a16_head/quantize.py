@@ -27,19 +27,20 @@ FORMAT, VERSION = "qwen_cuda.w8_head", "1"
 def quantize_w8(weight: Tensor, group: int | None = 128) -> tuple[Tensor, Tensor]:
     """`weight: [n, k]` → int8 `[n, k]` and float32 scales `[n, k / group]`.
 
-    The scale of a group is `max |w| / 127`; a weight becomes the nearest multiple of it, of two equally near ones the
-    even one. A group of zeros has scale 0 and stays zero.
+    The scale of a group is `max |w| / 127`; a weight becomes the nearest multiple of it, of two
+    equally near ones the even one. A group of zeros has scale 0 and stays zero.
 
     Args:
         weight: float32, float16 or bfloat16. It stays as it is, also where an embedding shares it.
         group: 32, 64, 128, or None for a scale of each whole row.
     Raises:
-        ValueError: the weight is no such matrix, `group` is another number or does not divide k, or a value is NaN or
-            infinite; the sentence says which.
+        ValueError: the weight is no such matrix, `group` is another number or does not divide k, or
+            a value is NaN or infinite; the sentence says which.
     """
     size = _group_size(weight, group)
     qweight = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
-    scales = torch.empty((weight.shape[0], weight.shape[1] // size), dtype=torch.float32, device=weight.device)
+    groups = weight.shape[1] // size
+    scales = torch.empty((weight.shape[0], groups), dtype=torch.float32, device=weight.device)
     for first in range(0, weight.shape[0], ROWS_AT_ONCE):
         rows = slice(first, first + ROWS_AT_ONCE)
         values = weight.detach()[rows].float().unflatten(1, (-1, size))
@@ -48,7 +49,8 @@ def quantize_w8(weight: Tensor, group: int | None = 128) -> tuple[Tensor, Tensor
         scale = largest / LARGEST
         # 0/0 where all are zero. A subnormal scale is coarse: the quotient may leave the range.
         quotient = values / torch.where(scale > 0, scale, 1.0)[:, :, None]
-        qweight[rows] = quotient.round().clamp(-LARGEST, LARGEST).to(torch.int8).flatten(1)
+        integers = quotient.round().clamp(-LARGEST, LARGEST)
+        qweight[rows] = integers.to(torch.int8).flatten(1)
         scales[rows] = scale
     return qweight, scales
 

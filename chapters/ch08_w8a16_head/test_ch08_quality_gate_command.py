@@ -60,7 +60,7 @@ def test_a_model_that_fails_ends_with_1_and_says_why(output: Path, capsys: pytes
     assert "not passed int4, all layers, group 128: " in said
     assert (results["judged"], results["passed"]) == (True, False)
     assert len(results["complaints"]) == 2
-    assert results["chapter"] == "quality_gate_tiny_all"
+    assert results["chapter"] == "quality_gate_tiny_all_int4"
     flipped = results["quantized"]["flipped"]
     assert len(flipped) == results["quantized"]["flips"] > 0
     assert flipped[0].keys() == {"text", "place", "expected", "chosen", "margin"}

@@ -17,54 +17,60 @@ _NOTHING = (
 )
 
 
-def passages(root: Path) -> dict[str, str]:
-    """Name of a passage → its Markdown."""
-    judged = [results for results in _all(root) if results.get("judged")]
+def passages(root: Path, tables: tuple[int, int] = (1, 2)) -> dict[str, str]:
+    """Name of a passage → its Markdown. `tables` are the numbers of the two tables on their page."""
+    judged = sorted((results for results in _all(root) if results.get("judged")), key=_place)
     compared = [results for results in judged if results["variants"]]
     return {
-        "quality": _quality(judged) if judged else _NOTHING,
-        "variants": _variants(compared) if compared else _NOTHING,
+        "quality": _quality(judged, tables[0]) if judged else _NOTHING,
+        "variants": _variants(compared, tables[1]) if compared else _NOTHING,
     }
 
 
 def _all(root: Path) -> list[Results]:
-    """One of each name: of the main GPU, else of the first folder that has it. In the order of their names."""
+    """One of each name: of the main GPU, else of the first folder that has it."""
     names = sorted({path.stem for path in (root / "docs" / "results").glob(f"*/{PREFIX}*.json")})
     return [results for name in names if (results := measured.stored(root, name)) is not None]
 
 
-def _quality(judged: list[Results]) -> str:
-    lines = []
+def _place(results: Results) -> tuple[str, bool, int]:
+    """Model by model; the head before all layers, and more bits before fewer."""
+    quantized = results["quantized"]
+    return results["model"]["name"], quantized["layers"] != "head", -quantized["bits"]
+
+
+def _quality(judged: list[Results], number: int) -> str:
+    lines: list[list[str]] = []
     for results in judged:
         model, quantized = results["model"]["name"], results["quantized"]
         for arm in (results["rounding"], quantized):
             margins = [flip["margin"] for flip in arm.get("flipped", [])]
             low, high = arm["agreement_interval"]
             verdict = ("passed" if results["passed"] else "**not passed**") if arm is quantized else ""
-            lines.append(
-                [
-                    f"{model}: {arm['name']}",
-                    f"{arm['flips']} of {arm['tokens']:,}",
-                    f"{arm['agreement']:.2%} ({low:.1%} to {high:.1%})",
-                    f"{max(margins):.2g}" if margins else "–",
-                    *_errors(arm),
-                    f"{arm['perplexity']['change']:+.2%}",
-                    verdict,
-                ]
-            )
+            line = [
+                f"{model}: {arm['name']}",
+                f"{arm['flips']} of {arm['tokens']:,}",
+                f"{arm['agreement']:.2%} ({low:.1%} to {high:.1%})",
+                f"{max(margins):.2g}" if margins else "–",
+                *_errors(arm),
+                f"{arm['perplexity']['change']:+.2%}",
+                verdict,
+            ]
+            if line not in lines:  # the bf16 noise of a model is the same whatever is judged beside it
+                lines.append(line)
     heads = ["model: weights", "flips", "same top 1", "widest margin", "error of a logit: mean, max", "KL, nats",
              "perplexity", ""]  # fmt: skip
     where = "; ".join(dict.fromkeys(_where(results) for results in judged))
     criteria = judged[0]["criteria"]
     return f"""\
 {table(heads, lines)}
-Each model against itself in fp32, on texts that it was not trained on: {where}. In brackets the 95 % interval. It
-passes with at least {criteria["agreement"]:.0%} of its likeliest tokens unchanged, and no flip where the reference's
-choice was more than {criteria["margin"]} ahead.
+*Table {number}.* Each model against itself in fp32, on texts that it was not trained on: {where}.
+In brackets the 95 % interval. It passes with at least {criteria["agreement"]:.0%} of its likeliest tokens unchanged,
+and no flip where the reference's choice was more than {criteria["margin"]} ahead.
 """
 
 
-def _variants(judged: list[Results]) -> str:
+def _variants(judged: list[Results], number: int) -> str:
     lines = [
         [
             f"{results['model']['name']}: {arm['name']}",
@@ -86,7 +92,10 @@ def _variants(judged: list[Results]) -> str:
         "KL, nats",
         "flips",
     ]
-    return table(heads, lines)
+    return f"""\
+{table(heads, lines)}
+*Table {number}.* The same layers with other groups, on the same texts.
+"""
 
 
 def _errors(arm: Results) -> tuple[str, str]:

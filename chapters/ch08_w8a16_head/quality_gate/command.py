@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _head(options: argparse.Namespace) -> dict[str, Any]:
     model = Path(options.model).name.lower() or "model"
-    return {"schema": 1, "chapter": f"quality_gate_{model}_{options.layers}"}
+    bits = "" if options.bits == 8 else f"_int{options.bits}"
+    return {"schema": 1, "chapter": f"quality_gate_{model}_{options.layers}{bits}"}
 
 
 def _not_judged(options: argparse.Namespace, reason: str) -> int:
