@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from torch import Tensor
 
@@ -52,7 +52,7 @@ class GraphEngine(PagedEngine):
 
     def tokens(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, history: Sequence[int], limit: int
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """See `DrawingEngine`. A second run, `reset` or `prefill` ends the first one."""
         self._leave()
         if len(prompt_ids) + self.length == self.max_context:  # no room to go on to a token that is drawn
