@@ -1,10 +1,8 @@
 """Sequences that are decoded together, each in a row of its own; the host follows one step behind.
 
-    decoder = Decoder(model, cache)
-    decoder.start(0, prompt, SamplingParams(), new_tokens=100)
-    while …:
-        decoder.step()                  # enqueued; the device need not have begun it
-        token = decoder.token(0, n)     # the row's n-th token: waits until it is drawn
+    decoder = Decoder(model, cache, rows=2)
+    runs = [decoder.start(row, prompt, SamplingParams(), new_tokens=100) for row, prompt in enumerate(prompts)]
+    token = decoder.next(runs[0])       # enqueues a step of all rows where need be; waits for the token
 
 The device writes each token into memory that the host can read, so the host asks for nothing: it looks. It enqueues the
 next step before it looks for the token of the last one. So the device always has work, and that a text has ended costs
@@ -30,15 +28,30 @@ from qwen3_ref.sampling import SamplingParams
 MOST_ROWS = 8
 
 
-@dataclass
-class _Row:
-    """What the host knows of a row. `drawn`: tokens that the steps enqueued so far draw, the first among them."""
+@dataclass(eq=False)
+class Run:
+    """A sequence in a row.
 
+    Attributes:
+        row, sequence: where: of the decoder, of the cache.
+        first: the position of the first drawn token.
+        room: tokens that may be drawn.
+        drawn: tokens that the steps enqueued so far draw, the first among them.
+        given: tokens that have been handed out.
+    """
+
+    row: int
     sequence: int
-    first: int  # the position of its first drawn token
-    room: int  # tokens that may be drawn
+    first: int
+    room: int
     greedy: bool
     drawn: int = 1
+    given: int = 0
+
+    @property
+    def held(self) -> int:
+        """Tokens of the sequence whose K and V are in the cache, drawn ones as far as they have been handed out."""
+        return self.first + min(self.drawn - 1, self.given)
 
 
 class Decoder:
@@ -72,7 +85,7 @@ class Decoder:
         self.rows = DecodeRows.at_rest(rows, *sizes, model.device)
         self._step = DecodeStep(model, cache, self.rows, w8_head)
         self.graphs = StepGraphs(self._step, model.device, graphs, report)
-        self._rows: list[_Row | None] = [None] * rows
+        self._runs: list[Run | None] = [None] * rows
         self._history = self.rows.history.numpy() if model.device.type == "cuda" else None
         self._done = torch.cuda.Event() if model.device.type == "cuda" else None
 
@@ -87,8 +100,8 @@ class Decoder:
         sequence: int | None = None,
         seen: Sequence[int] = (),
         chunk: int = CHUNK,
-    ) -> int:
-        """Computes a prompt, and enqueues the draw of its first token. Returns the sequence in the cache.
+    ) -> Run:
+        """Computes a prompt, and enqueues the draw of its first token.
 
         Args:
             row: one that is not in use.
@@ -101,7 +114,7 @@ class Decoder:
                 be.
         After an error the cache holds what it held.
         """
-        if self._rows[row] is not None:
+        if self._runs[row] is not None:
             raise ValueError(f"row {row} is in use; finish it first.")
         if new_tokens < 1:
             raise ValueError(f"new_tokens is {new_tokens}; it must be at least 1.")
@@ -113,76 +126,71 @@ class Decoder:
             length = self.cache.length(name)
             if new_tokens > 1:
                 self.cache.append([name], [new_tokens - 1])  # the last token is drawn, but nothing is computed from it
+            if self._done is not None:
+                self._done.synchronize()  # a step ahead of its time may still write into the row's history
+            self.rows.place(row, self.cache.block_table(name), length)
+            self.rows.draw_by(row, sampling, (*seen, *prompt))
+            greedy = sampling.greedy and sampling.repetition_penalty == 1
+            self._step.begin(row, logits, greedy)
+            self._mark()
         except BaseException:
             self.cache.free(name) if fresh else self.cache.truncate(name, before)
             raise
-        if self._done is not None:
-            self._done.synchronize()  # a step ahead of its time may still write into the row's history
-        self.rows.place(row, self.cache.block_table(name), length)
-        self.rows.draw_by(row, sampling, (*seen, *prompt))
-        greedy = sampling.greedy and sampling.repetition_penalty == 1
-        self._step.begin(row, logits, greedy)
-        self._rows[row] = _Row(name, length, new_tokens, greedy)
-        self._mark()
-        return name
+        self._runs[row] = run = Run(row, name, length, new_tokens, greedy)
+        return run
+
+    # --8<-- [start:next]
+    def next(self, run: Run) -> int | None:
+        """The next token of a run. None when it has drawn all that it may, or has lost its row.
+
+        Raises:
+            ValueError: the largest logit is NaN or infinite.
+            RuntimeError: the device has failed.
+        """
+        if self._runs[run.row] is not run or run.given == run.room:
+            return None
+        if run.drawn < min(run.given + 2, run.room):
+            self.step()  # one ahead of the token that is looked for
+        token = self._token(run)
+        if token == UNKNOWN:
+            raise ValueError("the largest logit is not finite; the model's weights or activations are broken.")
+        run.given += 1
+        return token
+
+    # --8<-- [end:next]
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Enqueues a step of all rows in use that still have room. Without any, nothing happens."""
-        going = [(row, one) for row, one in enumerate(self._rows) if one is not None and one.drawn < one.room]
+        """Enqueues a step of all rows whose runs may draw more. Without any, nothing happens."""
+        going = [run for run in self._runs if run is not None and run.drawn < run.room]
         if not going:
             return
-        count = 1 + max(row for row, _ in going)
-        longest = max(one.first + one.drawn for _, one in going)
+        count = 1 + max(run.row for run in going)
+        longest = max(run.first + run.drawn for run in going)
         plan = self.model.plans(count, self.model.config.num_key_value_heads, longest, self.model.device)
-        self.graphs(StepKind(count, plan, all(one.greedy for _, one in going)))
-        for _, one in going:
-            one.drawn += 1
+        self.graphs(StepKind(count, plan, all(run.greedy for run in going)))
+        for run in going:
+            run.drawn += 1
         self._mark()
 
-    def drawn(self, row: int) -> int:
-        """Tokens of a row that the steps enqueued so far draw, its first one among them."""
-        return self._known(row).drawn
+    @torch.inference_mode()
+    def finish(self, run: Run) -> None:
+        """The row is free again, if it is still the run's. The sequence stays in the cache, `run.held` tokens long."""
+        if self._runs[run.row] is run:
+            self.rows.rest(run.row)
+            self._runs[run.row] = None
+            self.cache.truncate(run.sequence, run.held)
 
-    def token(self, row: int, number: int) -> int:
-        """The row's token `number`, from 0 on. Waits until it is drawn; −1 says that none could be.
-
-        That is so where the largest logit is NaN or infinite, and behind such a token.
-
-        Raises:
-            ValueError: no step that draws it has been enqueued, or the row is not in use.
-            RuntimeError: the device has failed.
-        """
-        one = self._known(row)
-        if not 0 <= number < one.drawn:
-            raise ValueError(f"token {number} of row {row} is asked for; steps for {one.drawn} have been enqueued.")
-        at = one.first + number
+    def _token(self, run: Run) -> int:
+        """The run's first token that has not been handed out; `UNKNOWN` if the steps are done and it is not there."""
+        place = run.row, run.first + run.given
         if self._history is None or self._done is None:
-            return int(self.rows.history[row, at])
-        while self._history[row, at] == UNKNOWN:
+            return int(self.rows.history[place])
+        while self._history[place] == UNKNOWN:
             if self._done.query():  # all steps have ended, or query() raises what stopped them
                 break
-            time.sleep(0)
-        return int(self._history[row, at])
-
-    def held(self, row: int, tokens: int) -> int:
-        """Tokens of the row's sequence whose K and V are in the cache, at most `tokens` drawn ones among them."""
-        one = self._known(row)
-        return min(one.first + one.drawn - 1, one.first + tokens)
-
-    @torch.inference_mode()
-    def finish(self, row: int, tokens: int) -> None:
-        """The row is free again. Its sequence stays in the cache, with as many tokens as `held` says."""
-        one, held = self._known(row), self.held(row, tokens)
-        self.rows.rest(row)
-        self._rows[row] = None
-        self.cache.truncate(one.sequence, held)
-
-    def _known(self, row: int) -> _Row:
-        one = self._rows[row]
-        if one is None:
-            raise ValueError(f"row {row} is not in use; start it first.")
-        return one
+            time.sleep(0)  # others may run
+        return int(self._history[place])
 
     def _mark(self) -> None:
         if self._done is not None:

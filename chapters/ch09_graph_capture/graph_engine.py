@@ -9,8 +9,8 @@ from torch import Tensor
 from chapters.ch06_split_attention.paged_engine import PagedEngine
 from chapters.ch06_split_attention.paged_model import PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
-from chapters.ch09_graph_capture.decoder import Decoder
-from qwen3_ref.sampling import Sampler, SamplingParams
+from chapters.ch09_graph_capture.decoder import Decoder, Run
+from qwen3_ref.sampling import SamplingParams
 
 
 class GraphEngine(PagedEngine):
@@ -35,12 +35,11 @@ class GraphEngine(PagedEngine):
     ) -> None:
         super().__init__(model, max_context, **sizes)
         self.decoder = Decoder(model, self.cache, w8_head=w8_head, graphs=graphs, report=report)
-        self._given: int | None = None  # tokens handed out by the run that has the row, None while nobody has it
-        self._run: object = None
+        self._run: Run | None = None  # the newest; it has the row until it is finished
 
     @property
     def length(self) -> int:
-        return super().length if self._given is None else self.decoder.held(0, self._given)
+        return super().length if self._run is None else self._run.held
 
     def reset(self, length: int = 0) -> None:
         self._leave()
@@ -55,24 +54,17 @@ class GraphEngine(PagedEngine):
     ) -> Generator[int, None, None]:
         """See `DrawingEngine`. A second run, `reset` or `prefill` ends the first one."""
         self._leave()
-        if len(prompt_ids) + self.length == self.max_context:  # no room to go on to a token that is drawn
-            yield Sampler(sampling, self.device)(super().prefill(prompt_ids), [*history, *prompt_ids])
-            return
-        self.decoder.start(0, prompt_ids, sampling, limit, sequence=self._sequence, seen=history, chunk=self.chunk)
-        self._given, self._run = 0, (run := object())
+        self._run = run = self.decoder.start(
+            0, prompt_ids, sampling, limit, sequence=self._sequence, seen=history, chunk=self.chunk
+        )
         try:
-            while self._run is run and self._given < limit:
-                self.decoder.step()  # one ahead of the token that is looked for
-                token = self.decoder.token(0, self._given)
-                if token < 0:
-                    raise ValueError("the largest logit is not finite; the model's weights or activations are broken.")
-                self._given += 1
+            while (token := self.decoder.next(run)) is not None:
                 yield token
         finally:
             if self._run is run:
                 self._leave()
 
     def _leave(self) -> None:
-        if self._given is not None:
-            self.decoder.finish(0, self._given)
-        self._given = self._run = None
+        if self._run is not None:
+            self.decoder.finish(self._run)
+            self._run = None
