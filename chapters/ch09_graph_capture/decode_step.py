@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from chapters.ch04_paged_kv.paged_cache import PagedKVCache
+from chapters.ch06_split_attention.attention import paged_attention
 from chapters.ch06_split_attention.dispatch import Plan
-from chapters.ch06_split_attention.paged_model import PagedModel
+from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decode_rows import DecodeRows
 from qwen_cuda.operators import argmax_workspace
@@ -78,11 +79,18 @@ class DecodeStep:
         self._advance(logits[None].argmax(-1) if greedy else self._drawn(logits[None].contiguous(), one), one)
 
     def _attention(self, i: int, qkv: Tensor, rows: DecodeRows, plan: Plan, workspace: Tensor) -> Tensor:
-        model, layer = self.model, self.model.layers[i]
+        """→ `[b, Hq, D]`. Fused, or, for the ablations, as a launch that writes the cache and one of its backends."""
+        model, layer, heads = self.model, self.model.layers[i], self.model.config.num_attention_heads
+        caches, context = (self.cache.k[i], self.cache.v[i]), (rows.block_table, rows.context_lens)
+        token = (qkv, layer.q_norm, layer.k_norm, model.cos_sin, rows.positions, rows.slot_mapping, *caches)
+        if model.attention != FUSED:
+            q, _ = model.ops.qk_norm_rope_cache_write(*token, model.eps, heads)
+            return paged_attention(
+                q, *caches, *context, model.scale, backend=model.attention, max_context=self.cache.max_context,
+                plan=plan, workspace=workspace,
+            )  # fmt: skip
         return model.ops.fused_decode_attention(
-            qkv, layer.q_norm, layer.k_norm, model.cos_sin, rows.positions, rows.slot_mapping,
-            self.cache.k[i], self.cache.v[i], rows.block_table, rows.context_lens,
-            model.eps, model.scale, model.config.num_attention_heads,
+            *token, *context, model.eps, model.scale, heads,
             plan.partition_size, plan.partitions, workspace, merge=plan.merge,
             prefetch=i > 0,  # the step before may still be writing where layer 0 reads: its end is two launches ahead
         )  # fmt: skip

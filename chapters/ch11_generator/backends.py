@@ -1,12 +1,14 @@
-"""The engines that can run a model, by name. The kernel stages add theirs here."""
+"""The engines that can run a model, by name, and which of them is best here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from chapters.ch11_generator.errors import ArgumentError
+from chapters.ch11_generator.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -17,41 +19,105 @@ EngineMaker = Callable[[int], "Engine"]
 """Makes an engine whose cache holds the given number of tokens. Weights are shared by all engines of one maker."""
 
 
-class Backend(Protocol):
-    """Loads the weights of a model once and returns what makes engines on them."""
+@dataclass(frozen=True)
+class Place:
+    """What an engine is made from: the checkpoint's folder, where it runs, and how.
 
-    def __call__(self, directory: Path, device: torch.device, dtype: torch.dtype) -> EngineMaker: ...
+    `report` gets a sentence when a stage cannot be used.
+    """
+
+    directory: Path
+    device: torch.device
+    dtype: torch.dtype
+    stages: Stages
+    report: Callable[[str], None] | None = None
 
 
-def _reference(directory: Path, device: torch.device, dtype: torch.dtype) -> EngineMaker:
+def _reference(place: Place) -> EngineMaker:
     from qwen3_ref.generate import ReferenceEngine
     from qwen3_ref.model import Qwen3
 
-    model = Qwen3.from_pretrained(directory, dtype=dtype, device=device, attention="sdpa")
+    place.stages.require_none("reference")
+    model = Qwen3.from_pretrained(place.directory, dtype=place.dtype, device=place.device, attention="sdpa")
     return lambda max_context: ReferenceEngine(model, max_context)
 
 
-def _paged(directory: Path, device: torch.device, dtype: torch.dtype) -> EngineMaker:
+def _paged(place: Place) -> EngineMaker:
     from chapters.ch06_split_attention.paged_engine import PagedEngine
     from chapters.ch06_split_attention.paged_model import PagedModel
     from qwen3_ref.model import Qwen3
 
-    model = PagedModel(Qwen3.from_pretrained(directory, dtype=dtype, device=device))
+    place.stages.require_none("paged")
+    model = PagedModel(Qwen3.from_pretrained(place.directory, dtype=place.dtype, device=place.device))
     return lambda max_context: PagedEngine(model, max_context)
 
 
-BACKENDS: dict[str, Backend] = {"reference": _reference, "paged": _paged}
-"""Name → backend. `auto` takes the first."""
+# --8<-- [start:kernels]
+def _kernels(place: Place) -> EngineMaker:
+    from chapters.ch06_split_attention.attention import BACKENDS as ATTENTION
+    from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
+    from chapters.ch08_w8a16_head.quantize import W8Head
+    from chapters.ch09_graph_capture.graph_engine import GraphEngine
+    from qwen3_ref.model import Qwen3
+
+    stages = place.stages
+    if stages.attention not in (FUSED, *ATTENTION):
+        names = ", ".join((FUSED, *ATTENTION))
+        raise ArgumentError(f"attention is {stages.attention!r}; it must be one of {names}.")
+    weights = Qwen3.from_pretrained(place.directory, dtype=place.dtype, device=place.device)
+    model = PagedModel(weights, attention=stages.attention)
+    head = W8Head.of(model.head) if stages.w8_head else None
+    return lambda max_context: GraphEngine(model, max_context, w8_head=head, graphs=stages.graphs, report=place.report)
+
+
+# --8<-- [end:kernels]
+
+BACKENDS: dict[str, Callable[[Place], EngineMaker]] = {
+    "reference": _reference,
+    "paged": _paged,
+    "kernels": _kernels,
+}
+"""Name → what loads the weights of a model once and returns what makes engines on them.
+
+`reference` is chapter 1, in PyTorch; `paged` adds chapters 2 to 6; `kernels` is chapters 2 to 9, for 16-bit weights.
+"""
 
 
 def check_backend(name: str, argument: str = "backend") -> str:
-    """The name of a backend: `auto` becomes the first of `BACKENDS`. `argument` is what an error calls it.
+    """`name` itself if there is such a backend, or `auto`. `argument` is what an error calls it.
 
     Raises:
         ArgumentError: there is none of that name.
     """
-    if name == "auto":
-        return next(iter(BACKENDS))
-    if name not in BACKENDS:
+    if name != "auto" and name not in BACKENDS:
         raise ArgumentError(f"{argument} is {name!r}; it must be auto or one of {', '.join(BACKENDS)}.")
     return name
+
+
+def choose_backend(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, str | None]:
+    """The backend for `name`, and a sentence where `auto` could not take the kernels on a GPU.
+
+    On a CPU `auto` is `reference`: the kernels' C++ twins are there to be right.
+
+    Raises:
+        ArgumentError: there is none of that name.
+    """
+    if check_backend(name) != "auto":
+        return name, None
+    if device.type != "cuda":
+        return "reference", None
+    from qwen_cuda.building import BuildError, toolchain
+
+    reason = None
+    if dtype.itemsize != 2:
+        reason = f"they take 16-bit weights, and dtype is {str(dtype).removeprefix('torch.')}"
+    elif head_dim != 128:
+        reason = f"they take heads of 128, and the model's are of {head_dim}"
+    else:
+        try:
+            toolchain.nvcc()
+        except BuildError as error:
+            reason = error.sentence.rstrip(".")
+    if reason is None:
+        return "kernels", None
+    return "reference", f"The CUDA kernels are not used: {reason}."

@@ -19,6 +19,7 @@ from chapters.ch11_generator.options import SamplingOptions, whole_number
 from chapters.ch11_generator.output import Output, writing
 from chapters.ch11_generator.placement import check_device, check_dtype
 from chapters.ch11_generator.prompt import check_text
+from chapters.ch11_generator.stages import Stages, switch
 
 _PROG = "qwen-generate"
 _MAX_TOKENS, _MAX_TOKENS_LONG = 256, 1024
@@ -32,6 +33,7 @@ def _option(*names: str, text: str, metavar: str | None = None, panel: str | Non
 
 
 _SAMPLING, _CHAT, _OUTPUT = "Sampling (by default as the model's generation_config.json says)", "Chat", "Output"
+_STAGES = "Stages of the kernels"
 
 Prompt = Annotated[
     str | None,
@@ -51,7 +53,22 @@ Model = Annotated[
 ]  # fmt: skip
 Device = Annotated[str, _option("--device", text="auto, cpu, cuda, cuda:N.", metavar="DEVICE")]
 Dtype = Annotated[str, _option("--dtype", text="auto (bfloat16), float32, bfloat16, float16.", metavar="DTYPE")]
-BackendName = Annotated[str, _option("--backend", text="auto, reference, paged.", metavar="NAME")]
+BackendName = Annotated[
+    str, _option("--backend", text="auto (kernels on a GPU), reference, paged, kernels.", metavar="NAME")
+]
+Kernels = Annotated[
+    str | None, _option("--kernels", text="off: PyTorch's operations alone.", metavar="on|off", panel=_STAGES)
+]
+Attention = Annotated[
+    str,
+    _option(
+        "--attention", text="Of a decode step: fused, auto, grouped, split, sdpa, …", metavar="NAME", panel=_STAGES
+    ),
+]
+W8Head = Annotated[bool, _option("--w8-head", text="The output head as int8: see make quality-gate.", panel=_STAGES)]
+Graphs = Annotated[
+    str | None, _option("--graphs", text="Decode steps as CUDA graphs. Default: on.", metavar="on|off", panel=_STAGES)
+]
 MaxTokens = Annotated[
     str | None,
     _option(
@@ -121,6 +138,10 @@ def generate(
     device: Device = "auto",
     dtype: Dtype = "auto",
     backend: BackendName = "auto",
+    kernels: Kernels = None,
+    attention: Attention = "fused",
+    w8_head: W8Head = False,
+    graphs: Graphs = None,
     max_tokens: MaxTokens = None,
     stop: Stop = None,
     temperature: Temperature = None,
@@ -158,7 +179,10 @@ def generate(
     sampling = SamplingOptions.parse(temperature, top_k, top_p, min_p, repetition_penalty, seed, greedy)
     check_device(device, "--device")
     check_dtype(dtype, "--dtype")
-    check_backend(backend, "--backend")
+    backend = _backend(check_backend(backend, "--backend"), switch("--kernels", kernels))
+    stages = Stages(attention, w8_head, graphs=switch("--graphs", graphs) is not False)
+    if backend not in ("auto", "kernels"):
+        stages.require_none(backend)
     given = prompt if prompt is not None else prompt_option
     # A conversation reads its turns from stdin; with a prompt on the command line --chat means a single answer.
     talk = interactive or bool(chat and given is None and not os.environ.get("QWEN_PROMPT"))
@@ -169,6 +193,7 @@ def generate(
         device=device,
         dtype=dtype,
         backend=backend,
+        stages=stages,
         prompt=given,
         talk=talk,
         chat=True if wants_template else chat,
@@ -181,6 +206,18 @@ def generate(
         as_json=as_json,
         quiet=quiet,
     )
+
+
+def _backend(named: str, kernels: bool | None) -> str:
+    """`--backend` and `--kernels` together."""
+    if kernels is None:
+        return named
+    wanted = "kernels" if kernels else "reference"
+    if named not in ("auto", wanted):
+        raise ArgumentError(
+            f"--kernels {'on' if kernels else 'off'} means --backend {wanted}, and --backend is {named}."
+        )
+    return wanted
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chapters.ch11_generator.backends import BACKENDS, check_backend
+from chapters.ch11_generator.backends import BACKENDS, Place, check_backend, choose_backend
 from chapters.ch11_generator.default_sampling import default_sampling
 from chapters.ch11_generator.errors import ArgumentError, GeneratorError, ModelError, translated
 from chapters.ch11_generator.placement import choose_device, choose_dtype
 from chapters.ch11_generator.prompt import check_text
 from chapters.ch11_generator.results import Figures, Result
+from chapters.ch11_generator.stages import Stages
 from qwen3_ref.config import Qwen3Config
 from qwen3_ref.cost import parameters
 from qwen3_ref.generate import Engine, Generation, Piece
@@ -77,8 +78,9 @@ class Generator:
         model: `auto` (Qwen/Qwen3-0.6B from the cache or the hub, else the tiny model), `tiny`, a hub id, a directory.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:N`.
         dtype: `auto` (bfloat16; see `placement.choose_dtype`), `float32`, `bfloat16`, `float16`.
-        backend: `auto` or a name of `backends.BACKENDS`.
-        report: is called with one sentence before a download begins.
+        backend: `auto` (the kernels on a GPU, else the reference) or a name of `backends.BACKENDS`.
+        stages: switches of the backend `kernels`.
+        report: is called with one sentence before a download begins, and when a stage cannot be used.
         progress: shows a bar while weights are downloaded to a terminal.
     Attributes:
         source: where the model came from; `source.note` says if `auto` had to take the tiny model.
@@ -99,10 +101,11 @@ class Generator:
         dtype: str = "auto",
         backend: str = "auto",
         *,
+        stages: Stages | None = None,
         report: Callable[[str], None] | None = None,
         progress: bool = True,
     ) -> None:
-        self.backend = check_backend(backend)
+        check_backend(backend)
         torch_device = choose_device(device)
         torch_dtype = choose_dtype(dtype, torch_device)
         self.device, self.dtype = str(torch_device), str(torch_dtype).removeprefix("torch.")
@@ -116,7 +119,11 @@ class Generator:
             self.tokenizer = Tokenizer.from_pretrained(directory)
             self._check_vocabulary()
             self.default_sampling = default_sampling(directory / "generation_config.json")
-            self._make_engine = BACKENDS[self.backend](directory, torch_device, torch_dtype)
+            place = Place(directory, torch_device, torch_dtype, stages or Stages(), report)
+            self.backend, why = choose_backend(backend, torch_device, torch_dtype, self.config.head_dim)
+            if why is not None and report is not None:
+                report(why)
+            self._make_engine = BACKENDS[self.backend](place)
         self._engine: Engine | None = None
         self._last: tuple[list[int], Generation] | None = None  # the newest prompt's ids and its generation
 

@@ -16,6 +16,7 @@ from chapters.ch11_generator.options import SamplingOptions
 from chapters.ch11_generator.output import Output, json_object
 from chapters.ch11_generator.placement import limit_threads
 from chapters.ch11_generator.prompt import DEFAULT_QUESTION, DEFAULT_STORY, find_prompt, wants_chat
+from chapters.ch11_generator.stages import Stages
 
 if TYPE_CHECKING:
     from chapters.ch11_generator.generator import Generator, Stream
@@ -37,6 +38,7 @@ class Job:
     device: str
     dtype: str
     backend: str
+    stages: Stages
     prompt: str | None
     talk: bool
     chat: bool | None
@@ -56,7 +58,9 @@ def run(job: Job) -> int:
     prompt = find_prompt(job.prompt, read_stdin=not job.talk)
     with _ctrl_c_exits_at_once():
         from chapters.ch11_generator.generator import Generator  # imports PyTorch, hence here and not above
-    generator = Generator(job.model, job.device, job.dtype, job.backend, report=output.note, progress=not job.quiet)
+    generator = Generator(
+        job.model, job.device, job.dtype, job.backend, stages=job.stages, report=output.note, progress=not job.quiet
+    )
     limit_threads(generator.weight_bytes)
     if generator.source.note is not None:
         output.warning(generator.source.note)

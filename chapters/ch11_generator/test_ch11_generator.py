@@ -16,9 +16,12 @@ from chapters.ch11_generator import (
     ModelError,
     SamplingParams,
 )
+from chapters.ch11_generator.backends import choose_backend
+from chapters.ch11_generator.stages import Stages
 from qwen3_ref.generate import ReferenceEngine, generate
 from qwen3_ref.model import Qwen3
 from qwen3_ref.tokenizer import Message
+from qwen_cuda.building import BuildError, toolchain
 
 GREEDY = SamplingParams()
 
@@ -56,6 +59,53 @@ def test_the_paged_backend_tells_the_same_story() -> None:
             messages += [{"role": "assistant", "content": chat.result.text}, {"role": "user", "content": "Thank you!"}]
         assert chat.result.figures.reused_tokens > 0
     assert answers[0] == answers[1]
+
+
+def test_every_switch_of_the_kernels_tells_a_story() -> None:
+    """On the C++ twins. Attention in one launch or in two has the same bits, and so have steps with and without graphs;
+    the int8 head may tip a near-tie, but the first words stand."""
+    told = {}
+    for stages in (Stages(), Stages(attention="split"), Stages(graphs=False), Stages(w8_head=True)):
+        generator = Generator("tiny", "cpu", "bfloat16", "kernels", stages=stages)
+        result = generator.generate("Once upon a time", 40, GREEDY)
+        told[stages] = result.token_ids
+        assert (result.figures.backend, result.figures.new_tokens) == ("kernels", 40)
+        sampled = [generator.generate("Once", 12, SamplingParams(temperature=1.2, top_k=40, seed=5)) for _ in range(2)]
+        assert sampled[0].token_ids == sampled[1].token_ids
+    first, *others = told.values()
+    assert [tokens == first for tokens in others[:2]] == [True, True]
+    assert others[2][:5] == first[:5]
+
+
+def test_a_chat_on_the_kernels_reuses_what_its_first_answer_left() -> None:
+    messages: list[Message] = [{"role": "user", "content": "What is twelve minus five?"}]
+    generator = Generator("tiny", "cpu", "bfloat16", "kernels")
+    chat = generator.stream_chat(messages, 20, GREEDY, reuse_cache=True)
+    list(chat)
+    messages += [{"role": "assistant", "content": chat.result.text}, {"role": "user", "content": "Thank you!"}]
+    again = generator.stream_chat(messages, 20, GREEDY, reuse_cache=True)
+    list(again)
+    assert again.result.figures.reused_tokens > 0
+    fresh = Generator("tiny", "cpu", "bfloat16", "kernels").chat(messages, 20, GREEDY)
+    assert fresh.text == again.result.text
+
+
+def test_auto_takes_the_kernels_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, bf16 = torch.device("cuda"), torch.bfloat16
+    monkeypatch.setattr(toolchain, "nvcc", lambda: None)
+    assert choose_backend("auto", gpu, bf16, 128) == ("kernels", None)
+    assert choose_backend("auto", torch.device("cpu"), bf16, 128) == ("reference", None)
+    assert choose_backend("paged", gpu, bf16, 128) == ("paged", None)
+    assert choose_backend("auto", gpu, torch.float32, 128)[1] == (
+        "The CUDA kernels are not used: they take 16-bit weights, and dtype is float32."
+    )
+    assert "heads of 128, and the model's are of 64" in str(choose_backend("auto", gpu, bf16, 64)[1])
+
+    def missing() -> None:
+        raise BuildError("nvcc is not there.")
+
+    monkeypatch.setattr(toolchain, "nvcc", missing)
+    assert choose_backend("auto", gpu, bf16, 128) == ("reference", "The CUDA kernels are not used: nvcc is not there.")
 
 
 def test_a_model_that_the_kernels_cannot_run_is_a_sentence(endless_dir: Path) -> None:
