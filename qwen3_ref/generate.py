@@ -44,8 +44,16 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class DrawingEngine(Engine, Protocol):
-    """An engine that draws by itself, where its logits are, and hands out tokens only."""
+class DrawingEngine(Protocol):
+    """A model with one sequence, which draws where its logits are and hands out tokens only."""
+
+    config: Qwen3Config
+    max_context: int
+    device: torch.device
+
+    @property
+    def length(self) -> int:
+        """Tokens held in the cache."""
 
     def tokens(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, history: Sequence[int], limit: int
@@ -129,7 +137,7 @@ class Generation:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | DrawingEngine,
         tokenizer: Tokenizer,
         prompt_ids: Sequence[int],
         max_new_tokens: int,
@@ -210,8 +218,9 @@ class Generation:
     def _drawn(self) -> Generator[int, None, None]:
         """The tokens, one after the other, up to the limit."""
         engine, sampling = self._engine, self._sampling
-        if isinstance(engine, DrawingEngine) and self._limit > 0:
-            yield from engine.tokens(self.prompt_ids, sampling, self._history, self._limit)
+        if isinstance(engine, DrawingEngine):
+            if self._limit > 0:
+                yield from engine.tokens(self.prompt_ids, sampling, self._history, self._limit)
             return
         sampler, seen = Sampler(sampling, engine.device), [*self._history, *self.prompt_ids]
         logits = engine.prefill(self.prompt_ids)

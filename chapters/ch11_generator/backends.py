@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from chapters.ch11_generator.errors import ArgumentError
 from chapters.ch11_generator.stages import Stages
@@ -13,10 +13,24 @@ from chapters.ch11_generator.stages import Stages
 if TYPE_CHECKING:
     import torch
 
+    from chapters.ch06_split_attention.paged_model import PagedModel
+    from chapters.ch09_graph_capture.batch_rows import BatchRow
     from qwen3_ref.generate import Engine
 
-EngineMaker = Callable[[int], "Engine"]
-"""Makes an engine whose cache holds the given number of tokens. Weights are shared by all engines of one maker."""
+
+class Engines(Protocol):
+    """Makes engines on one set of weights."""
+
+    def __call__(self, max_context: int) -> Engine:
+        """One whose cache holds so many tokens."""
+
+
+@runtime_checkable
+class BatchEngines(Engines, Protocol):
+    """Also makes rows that are decoded together."""
+
+    def rows(self, contexts: Sequence[int]) -> list[BatchRow]:
+        """One for each of up to 8 contexts."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class Place:
     report: Callable[[str], None] | None = None
 
 
-def _reference(place: Place) -> EngineMaker:
+def _reference(place: Place) -> Engines:
     from qwen3_ref.generate import ReferenceEngine
     from qwen3_ref.model import Qwen3
 
@@ -42,7 +56,7 @@ def _reference(place: Place) -> EngineMaker:
     return lambda max_context: ReferenceEngine(model, max_context)
 
 
-def _paged(place: Place) -> EngineMaker:
+def _paged(place: Place) -> Engines:
     from chapters.ch06_split_attention.paged_engine import PagedEngine
     from chapters.ch06_split_attention.paged_model import PagedModel
     from qwen3_ref.model import Qwen3
@@ -53,11 +67,10 @@ def _paged(place: Place) -> EngineMaker:
 
 
 # --8<-- [start:kernels]
-def _kernels(place: Place) -> EngineMaker:
+def _kernels(place: Place) -> Engines:
     from chapters.ch06_split_attention.attention import BACKENDS as ATTENTION
     from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
     from chapters.ch08_w8a16_head.quantize import W8Head
-    from chapters.ch09_graph_capture.graph_engine import GraphEngine
     from qwen3_ref.model import Qwen3
 
     stages = place.stages
@@ -67,12 +80,27 @@ def _kernels(place: Place) -> EngineMaker:
     weights = Qwen3.from_pretrained(place.directory, dtype=place.dtype, device=place.device)
     model = PagedModel(weights, attention=stages.attention)
     head = W8Head.of(model.head) if stages.w8_head else None
-    return lambda max_context: GraphEngine(model, max_context, w8_head=head, graphs=stages.graphs, report=place.report)
+    return _KernelEngines(model, w8_head=head, graphs=stages.graphs, report=place.report)
+
+
+class _KernelEngines:
+    def __init__(self, model: PagedModel, **options: Any) -> None:
+        self._model, self._options = model, options
+
+    def __call__(self, max_context: int) -> Engine:
+        from chapters.ch09_graph_capture.graph_engine import GraphEngine
+
+        return GraphEngine(self._model, max_context, **self._options)
+
+    def rows(self, contexts: Sequence[int]) -> list[BatchRow]:
+        from chapters.ch09_graph_capture.batch_rows import batch_rows
+
+        return batch_rows(self._model, contexts, **self._options)
 
 
 # --8<-- [end:kernels]
 
-BACKENDS: dict[str, Callable[[Place], EngineMaker]] = {
+BACKENDS: dict[str, Callable[[Place], Engines]] = {
     "reference": _reference,
     "paged": _paged,
     "kernels": _kernels,

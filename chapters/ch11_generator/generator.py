@@ -1,20 +1,20 @@
 """`Generator`: a model, its tokenizer and an engine, behind a few methods.
 
-Prompts are text; answers come whole (`generate`, `chat`) or piece by piece (`stream`, `stream_chat`).
+Prompts are text; answers come whole (`generate`, `generate_batch`, `chat`) or in pieces (`stream`, `stream_chat`).
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from chapters.ch11_generator.backends import BACKENDS, Place, check_backend, choose_backend
+from chapters.ch11_generator.backends import BACKENDS, BatchEngines, Place, check_backend, choose_backend
+from chapters.ch11_generator.batch import answer_together
 from chapters.ch11_generator.default_sampling import default_sampling
 from chapters.ch11_generator.errors import ArgumentError, GeneratorError, ModelError, translated
 from chapters.ch11_generator.placement import choose_device, choose_dtype
 from chapters.ch11_generator.prompt import check_text
+from chapters.ch11_generator.request import Request, request
 from chapters.ch11_generator.results import Figures, Result
 from chapters.ch11_generator.stages import Stages
 from qwen3_ref.config import Qwen3Config
@@ -24,6 +24,7 @@ from qwen3_ref.hub import HubError, ModelSource, resolve_model
 from qwen3_ref.sampling import SamplingParams
 from qwen3_ref.tokenizer import Message, Tokenizer
 
+MOST_PROMPTS = 8  # of a batch: what the decode kernels take
 _SMALLER = "use a smaller model, bfloat16, fewer tokens, or another device"
 _FIRST_CONTEXT = 1024  # tokens; the first KV cache is this long, so that short requests do not grow it one by one
 
@@ -55,20 +56,7 @@ class Stream:
 
     @property
     def result(self) -> Result:
-        run, owner = self._run, self._owner
-        figures = Figures(
-            model=owner.source.name,
-            device=owner.device,
-            dtype=owner.dtype,
-            backend=owner.backend,
-            prompt_tokens=self._prompt_tokens,
-            reused_tokens=self._prompt_tokens - len(run.prompt_ids),
-            new_tokens=len(run.token_ids),
-            prefill_s=run.prefill_s,
-            decode_s=run.decode_s,
-            seed=self._seed,
-        )
-        return Result(run.text, list(run.token_ids), run.finish_reason, figures)
+        return self._owner.result_of(self._run, self._prompt_tokens, self._seed)
 
 
 class Generator:
@@ -206,6 +194,27 @@ class Generator:
         """
         return self._start(self.render(messages, thinking), max_new_tokens, sampling, stop, reuse=reuse_cache)
 
+    def generate_batch(
+        self,
+        prompts: Sequence[str],
+        max_new_tokens: int = 256,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+    ) -> list[Result]:
+        """Continues up to 8 prompts: together with the backend `kernels`, else one after the other.
+
+        Arguments and errors as in `stream`; each prompt is drawn for by the same seed.
+        """
+        if not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise ArgumentError(f"there are {len(prompts)} prompts; it must be from 1 to {MOST_PROMPTS}.")
+        requests = [self._request(prompt, max_new_tokens, sampling, stop) for prompt in prompts]
+        if not isinstance(self._make_engine, BatchEngines):
+            return [self.generate(prompt, max_new_tokens, sampling, stop) for prompt in prompts]
+        with translated("generating", _SMALLER):
+            rows = self._make_engine.rows([one.context for one in requests])
+            runs = answer_together(requests, rows, self.tokenizer, stop)
+        return [self.result_of(run, len(one.ids), one.seed) for one, run in zip(requests, runs, strict=True)]
+
     def render(self, messages: Sequence[Message], thinking: bool = False) -> str:
         """The text that the model reads for `messages`, up to where its answer begins."""
         for message in messages:
@@ -217,6 +226,22 @@ class Generator:
         """Tokens of `text`."""
         return len(self.tokenizer.encode(text))
 
+    def result_of(self, run: Generation, prompt_tokens: int, seed: int | None) -> Result:
+        """What `run` has given so far."""
+        figures = Figures(
+            model=self.source.name,
+            device=self.device,
+            dtype=self.dtype,
+            backend=self.backend,
+            prompt_tokens=prompt_tokens,
+            reused_tokens=prompt_tokens - len(run.prompt_ids),
+            new_tokens=len(run.token_ids),
+            prefill_s=run.prefill_s,
+            decode_s=run.decode_s,
+            seed=seed,
+        )
+        return Result(run.text, list(run.token_ids), run.finish_reason, figures)
+
     def runs(self, generation: Generation) -> bool:
         """Whether `generation` is the one that owns the KV cache."""
         return self._last is not None and self._last[1] is generation
@@ -224,31 +249,21 @@ class Generator:
     def _start(
         self, prompt: str, max_new_tokens: int, sampling: SamplingParams | None, stop: Sequence[str], *, reuse: bool
     ) -> Stream:
-        check_text("the prompt", prompt)
-        if isinstance(stop, str) or any(not text for text in stop):
-            raise ArgumentError("stop must be a sequence of strings that are not empty.")
-        if max_new_tokens < 1:
-            raise ArgumentError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
-        ids = self.tokenizer.encode(prompt)
-        if not ids:
-            raise ArgumentError("the prompt is empty; give at least one character.")
-        room = self.max_context - len(ids)
-        if room < 1:
-            raise ArgumentError(
-                f"the prompt has {len(ids)} tokens, but the context of {self.source.name} is {self.max_context} tokens "
-                f"and at least one must be left for the answer; shorten the prompt."
-            )
-        max_new_tokens = min(max_new_tokens, room)
-        sampling = sampling or self.default_sampling
-        if not sampling.greedy and sampling.seed is None:
-            sampling = replace(sampling, seed=secrets.randbelow(2**32))
+        asked = self._request(prompt, max_new_tokens, sampling, stop)
+        ids, limit = asked.ids, asked.max_new_tokens
         with translated("reserving the KV cache", _SMALLER):
-            engine = self._engine_for(len(ids) + max_new_tokens)
+            engine = self._engine_for(asked.context)
             kept = _common_prefix(self._held(), ids[:-1]) if reuse else 0
             engine.reset(kept)
-            run = Generation(engine, self.tokenizer, ids[kept:], max_new_tokens, sampling, stop, history=ids[:kept])
+            run = Generation(engine, self.tokenizer, ids[kept:], limit, asked.sampling, stop, history=ids[:kept])
         self._last = ids, run
-        return Stream(self, run, prompt, ids, max_new_tokens, None if sampling.greedy else sampling.seed)
+        return Stream(self, run, prompt, ids, limit, asked.seed)
+
+    def _request(
+        self, prompt: str, max_new_tokens: int, sampling: SamplingParams | None, stop: Sequence[str]
+    ) -> Request:
+        context = self.source.name, self.max_context
+        return request(self.tokenizer, context, prompt, max_new_tokens, sampling or self.default_sampling, stop)
 
     def _engine_for(self, tokens: int) -> Engine:
         """An engine with room for `tokens`; a larger one replaces a small one, and what was cached is lost."""

@@ -90,6 +90,25 @@ def test_a_chat_on_the_kernels_reuses_what_its_first_answer_left() -> None:
     assert fresh.text == again.result.text
 
 
+def test_a_batch_gives_what_each_prompt_gives_alone() -> None:
+    """On the kernels together, on the reference one by one; prompts of several lengths, two of them equal."""
+    prompts = ["Once upon a time", "The cat", "One day, Tom and his dog went to the park and", "The cat"]
+    sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=3)
+    for backend in ("kernels", "reference"):
+        generator = Generator("tiny", "cpu", "bfloat16", backend)
+        for how in (GREEDY, sampling):
+            alone = [generator.generate(prompt, 25, how, stop=["."]) for prompt in prompts]
+            together = generator.generate_batch(prompts, 25, how, stop=["."])
+            assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+            assert [one.text for one in together] == [one.text for one in alone]
+            assert [one.finish_reason for one in together] == [one.finish_reason for one in alone]
+            assert all(one.figures.prefill_s > 0 for one in together)
+    with pytest.raises(ArgumentError, match="there are 9 prompts; it must be from 1 to 8"):
+        generator.generate_batch(["a"] * 9)
+    with pytest.raises(ArgumentError, match="the prompt is empty"):
+        generator.generate_batch(["a", ""])
+
+
 def test_auto_takes_the_kernels_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, bf16 = torch.device("cuda"), torch.bfloat16
     monkeypatch.setattr(toolchain, "nvcc", lambda: None)
