@@ -18,7 +18,7 @@ from chapters.ch11_generator.job import Job, run
 from chapters.ch11_generator.options import SamplingOptions, whole_number
 from chapters.ch11_generator.output import Output, writing
 from chapters.ch11_generator.placement import check_device, check_dtype
-from chapters.ch11_generator.prompt import check_text
+from chapters.ch11_generator.prompt import MOST_PROMPTS, check_text, read_prompts
 from chapters.ch11_generator.stages import Stages, switch
 
 _PROG = "qwen-generate"
@@ -43,6 +43,10 @@ Prompt = Annotated[
 ]
 PromptOption = Annotated[
     str | None, _option("--prompt", "-p", text="The prompt again, for scripts; also QWEN_PROMPT.", metavar="TEXT")
+]
+Prompts = Annotated[
+    str | None,
+    _option("--prompts", text=f"A file of up to {MOST_PROMPTS} prompts, one a line, decoded together.", metavar="FILE"),
 ]
 Model = Annotated[
     str,
@@ -134,6 +138,7 @@ Quiet = Annotated[bool, _option("--quiet", "-q", text="No remarks and no line of
 def generate(
     prompt: Prompt = None,
     prompt_option: PromptOption = None,
+    prompts: Prompts = None,
     model: Model = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -186,6 +191,10 @@ def generate(
     given = prompt if prompt is not None else prompt_option
     # A conversation reads its turns from stdin; with a prompt on the command line --chat means a single answer.
     talk = interactive or bool(chat and given is None and not os.environ.get("QWEN_PROMPT"))
+    if prompts is not None and (given is not None or talk or wants_template):
+        raise ArgumentError(
+            "--prompts continues the prompts of a file as they are; leave out the prompt and the options of a chat."
+        )
     if talk and as_json:
         raise ArgumentError("--json prints one answer; give a prompt, and leave out --interactive.")
     return Job(
@@ -195,6 +204,7 @@ def generate(
         backend=backend,
         stages=stages,
         prompt=given,
+        prompts=read_prompts(prompts, MOST_PROMPTS) if prompts is not None else (),
         talk=talk,
         chat=True if wants_template else chat,
         thinking=bool(thinking),

@@ -13,7 +13,7 @@ from chapters.ch11_generator.batch import answer_together
 from chapters.ch11_generator.default_sampling import default_sampling
 from chapters.ch11_generator.errors import ArgumentError, GeneratorError, ModelError, translated
 from chapters.ch11_generator.placement import choose_device, choose_dtype
-from chapters.ch11_generator.prompt import check_text
+from chapters.ch11_generator.prompt import MOST_PROMPTS, check_text
 from chapters.ch11_generator.request import Request, request
 from chapters.ch11_generator.results import Figures, Result
 from chapters.ch11_generator.stages import Stages
@@ -24,7 +24,6 @@ from qwen3_ref.hub import HubError, ModelSource, resolve_model
 from qwen3_ref.sampling import SamplingParams
 from qwen3_ref.tokenizer import Message, Tokenizer
 
-MOST_PROMPTS = 8  # of a batch: what the decode kernels take
 _SMALLER = "use a smaller model, bfloat16, fewer tokens, or another device"
 _FIRST_CONTEXT = 1024  # tokens; the first KV cache is this long, so that short requests do not grow it one by one
 

@@ -29,6 +29,7 @@ class Job:
 
     Attributes:
         prompt: from the command line, if it is there; see `find_prompt`.
+        prompts: several, to be decoded together in place of one; empty otherwise.
         talk: a conversation in place of one answer; it begins with the prompt if there is one.
         chat: True or False if the user decided it.
         max_tokens: None for `default_max_tokens`; the difference is a remark when the context cuts it.
@@ -40,6 +41,7 @@ class Job:
     backend: str
     stages: Stages
     prompt: str | None
+    prompts: tuple[str, ...]
     talk: bool
     chat: bool | None
     thinking: bool
@@ -55,7 +57,7 @@ class Job:
 def run(job: Job) -> int:
     """Loads the model and does the job. Returns the exit code; errors are raised."""
     output = Output(quiet=job.quiet, text=not job.as_json)
-    prompt = find_prompt(job.prompt, read_stdin=not job.talk)
+    prompt = None if job.prompts else find_prompt(job.prompt, read_stdin=not job.talk)
     with _ctrl_c_exits_at_once():
         from chapters.ch11_generator.generator import Generator  # imports PyTorch, hence here and not above
     generator = Generator(
@@ -65,6 +67,8 @@ def run(job: Job) -> int:
     if generator.source.note is not None:
         output.warning(generator.source.note)
     sampling = job.sampling.over(generator.default_sampling)
+    if job.prompts:
+        return _answer_all(job, generator, output, sampling)
     work = _talk if job.talk else _answer
     return work(job, prompt, generator, output, sampling)
 
@@ -115,6 +119,19 @@ def _answer(job: Job, prompt: str | None, generator: Generator, output: Output, 
         output.json(json_object(stream.prompt, stream.result, generator.source.note))
     output.figures(stream.result, "interrupted" if interrupted else None)
     return INTERRUPTED if interrupted else 0
+
+
+def _answer_all(job: Job, generator: Generator, output: Output, sampling: SamplingParams) -> int:
+    limit = job.max_tokens or job.default_max_tokens
+    results = generator.generate_batch(job.prompts, limit, sampling, job.stop)
+    for prompt, result in zip(job.prompts, results, strict=True):
+        output.text(prompt, dim=True)
+        output.text(result.text)
+        output.end_line()
+        if job.as_json:
+            output.json(json_object(prompt, result, generator.source.note))
+        output.figures(result)
+    return 0
 
 
 def _show(stream: Stream, output: Output) -> bool:

@@ -11,6 +11,7 @@ from chapters.ch11_generator.errors import ArgumentError, GeneratorError
 
 DEFAULT_STORY = "Once upon a time"
 DEFAULT_QUESTION = "Explain in three short sentences why the sky is blue."
+MOST_PROMPTS = 8  # of a batch: what the decode kernels take
 _MAX_STDIN_BYTES = 16 << 20
 _PIPE_WAIT_S = 3.0
 _REQUESTS = ("tell ", "write ", "please ", "can ", "hello", "hi ", "hi,", "hi!")
@@ -34,6 +35,24 @@ def find_prompt(given: str | None, *, read_stdin: bool = True) -> str | None:
     if os.environ.get("QWEN_PROMPT"):
         return check_text("QWEN_PROMPT", os.environ["QWEN_PROMPT"])
     return (_read_stdin() or None) if read_stdin and _stdin_has_data() else None
+
+
+def read_prompts(file: str, most: int) -> tuple[str, ...]:
+    """The prompts of a text file, one a line; empty lines are left out.
+
+    Raises:
+        ArgumentError: the file cannot be read, is no UTF-8 text, or holds no prompt or more than `most`.
+    """
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_MAX_STDIN_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise ArgumentError(f"--prompts is {file!a}, which cannot be read: {reason or error}.") from None
+    prompts = tuple(line for line in decode_text(data, f"--prompts {file!a}").splitlines() if line.strip())
+    if not 1 <= len(prompts) <= most:
+        raise ArgumentError(f"--prompts {file!a} holds {len(prompts)} prompts; it must be 1 to {most}, one a line.")
+    return prompts
 
 
 def wants_chat(choice: bool | None, prompt: str, *, has_template: bool, is_tiny: bool) -> bool:
@@ -69,8 +88,8 @@ def check_text(what: str, text: str) -> str:
     return text
 
 
-def decode_text(data: bytes) -> str:
-    """`data` as UTF-8 text without the newline that ends it.
+def decode_text(data: bytes, what: str = "stdin") -> str:
+    """`data` as UTF-8 text without the newline that ends it. `what` is what an error calls it.
 
     Raises:
         ArgumentError: it is not UTF-8.
@@ -79,8 +98,8 @@ def decode_text(data: bytes) -> str:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise ArgumentError(
-            f"stdin is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start} belongs to no character; "
-            "convert it first, for example with iconv."
+            f"{what} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start} belongs to no character;"
+            " convert it first, for example with iconv."
         ) from None
 
 

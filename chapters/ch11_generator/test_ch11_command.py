@@ -40,6 +40,24 @@ def test_without_a_hub_and_without_options_the_tiny_model_writes_a_story(command
     assert lines[1].startswith("[tiny | cpu | bfloat16 | reference | prompt ")
 
 
+def test_prompts_of_a_file_are_answered_one_below_the_other(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Once upon a time\n\nThe cat\n")
+    options = ("--model", "tiny", "--greedy", "--max-tokens", "9", "--prompts", str(tmp_path / "prompts.txt"))
+    texts = {}
+    for kernels in ("on", "off"):
+        code, out, err = _end(command(*options, "--kernels", kernels))
+        assert code == 0
+        assert [line.split("|")[3].strip() for line in err.splitlines()] == [
+            "kernels" if kernels == "on" else "reference"
+        ] * 2
+        texts[kernels] = out
+    assert texts["on"] == texts["off"]
+    assert texts["on"].splitlines()[0].startswith("Once upon a time, ")
+    assert texts["on"].splitlines()[1].startswith("The cat ")
+    code, out, err = _end(command(*options, "--json", "--quiet"))
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["Once upon a time", "The cat"]
+
+
 def test_a_hub_that_never_answers_costs_seconds_and_not_minutes(command: Command) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
