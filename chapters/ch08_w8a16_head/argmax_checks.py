@@ -13,6 +13,7 @@ from chapters.ch08_w8a16_head.w8_checks import BATCHES, BF16, DENSE, EPS, FP16, 
 from qwen_cuda.operators import argmax_workspace
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.cases import case
+from qwen_cuda.testing.decode_references import finite_argmax
 from qwen_cuda.testing.guards import Guarded
 from qwen_cuda.testing.numbers import norm_weight, rows_of_numbers
 from qwen_cuda.testing.references import REFERENCES, oracle
@@ -42,9 +43,9 @@ def largest(backend: Backend, some: HeadCase, workspace: Guarded | None = None) 
 
 
 def checked_ids(ids: Tensor, logits: Tensor, workspace: Guarded) -> Tensor:
-    """Fails unless `ids` are the argmax of `logits`, and the workspace is as it was."""
+    """Fails unless `ids` are the argmax of `logits`, −1 where that is not finite, and the workspace is as it was."""
     assert (ids.dtype, ids.is_contiguous()) == (torch.int64, True)
-    want = logits.cpu().argmax(-1)
+    want = finite_argmax(logits.cpu())
     assert torch.equal(ids.cpu(), want), f"the ids are {ids.tolist()}; the largest logits are those of {want.tolist()}"
     workspace.check_guards("workspace")
     assert not workspace.tensor.any(), "the workspace is not zero again"
@@ -91,19 +92,28 @@ def check_ties_go_to_the_lowest_id(backend: Backend) -> None:
     assert largest(backend, vanishing).tolist() == [0]
 
 
-def check_nan_is_the_largest(backend: Backend) -> None:
-    """The first NaN wins, also against infinity; without NaN the first infinity; −inf everywhere gives 0."""
+def check_no_id_without_a_finite_largest_logit(backend: Backend) -> None:
+    """One NaN or infinity is enough, wherever it is; −inf everywhere too. Beside it −inf is one logit like others, and
+    the largest and the lowest numbers are finite."""
     for n, bad in ((9, (3, 5)), (500, (77, 400))):
         some = tied(n, (1,))
         for values in ((torch.nan, torch.nan), (torch.inf, torch.nan), (-torch.nan, torch.inf), (torch.inf, torch.inf)):
             scales = some.scales.clone()
             scales[bad[0]], scales[bad[1]] = values
-            largest(backend, replace(some, scales=scales, qweight=some.qweight.abs()))
+            assert largest(backend, replace(some, scales=scales, qweight=some.qweight.abs())).tolist() == [-1, -1]
         lowest = replace(some, scales=torch.full((n, 1), torch.inf), qweight=-some.qweight.abs())
-        assert largest(backend, lowest).tolist() == [0, 0]
+        assert largest(backend, lowest).tolist() == [-1, -1]
+        lowest.scales[7] = 1.0
+        assert largest(backend, lowest).tolist() == [7, 7]
+    edge = HeadCase(torch.zeros(1, 32), torch.ones(5, 32, dtype=torch.int8), torch.zeros(5, 1))
+    edge.x[0, 3], edge.scales[2] = 1.0, torch.finfo(FP32).max
+    assert largest(backend, edge).tolist() == [2]
+    edge.scales[:] = torch.finfo(FP32).min
+    assert largest(backend, edge).tolist() == [0]
     spoilt = head_case(3, 50, 64, 32)
     spoilt.x[1, 7] = torch.nan
-    assert int(largest(backend, spoilt)[1]) == 0
+    ids = largest(backend, spoilt).tolist()
+    assert (ids[1], min(ids[0], ids[2]) >= 0) == (-1, True)
 
 
 def check_a_workspace_serves_many_argmaxes(backend: Backend) -> None:
@@ -173,7 +183,7 @@ W8_ARGMAX_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_argmax_of_any_shape,
     check_argmax_with_a_norm,
     check_ties_go_to_the_lowest_id,
-    check_nan_is_the_largest,
+    check_no_id_without_a_finite_largest_logit,
     check_a_workspace_serves_many_argmaxes,
 )
 HEAD_ARGMAX_CHECKS: tuple[Callable[[Backend], None], ...] = (

@@ -25,7 +25,10 @@ INT8_MUTANTS = (
     Mutant(
         "ties to the highest id",
         "The id is not complemented.",
-        (*argmax("Key(~unsigned(id))", "Key(unsigned(id))"), *argmax("~unsigned(atomicExch(", "unsigned(atomicExch(")),
+        (
+            *argmax("Key(~unsigned(id))", "Key(unsigned(id))"),
+            *argmax("int64_t(~unsigned(key))", "int64_t(unsigned(key))"),
+        ),
     ),
     Mutant("-0 below 0", "The bits of -0 are less than those of 0.", argmax("logit + 0.0f", "logit")),
     Mutant(
@@ -34,6 +37,11 @@ INT8_MUTANTS = (
         argmax("bits & 0x80000000u ? ~bits : bits | 0x80000000u", "bits & 0x80000000u ? bits : bits | 0x80000000u"),
     ),
     Mutant("NaN is the smallest", "It is passed over.", argmax(": 0xffffffffu", ": 0u")),
+    Mutant("infinity is a logit", "A broken model goes on.", argmax("= 0xff7fffffu;", "= 0xff800000u;")),
+    Mutant("-inf is a logit", "So it goes on if all are.", argmax("kLowest = 0x00800000u", "kLowest = 0x007fffffu")),
+    Mutant(
+        "the lowest number is none", "Nor is the largest.", argmax("kLowest = 0x00800000u", "kLowest = 0x00800001u")
+    ),
     Mutant(
         "padding takes part",
         "A row that there is not has the logit 0.",

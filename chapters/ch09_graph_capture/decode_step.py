@@ -76,7 +76,8 @@ class DecodeStep:
     def begin(self, row: int, logits: Tensor, greedy: bool) -> None:
         """Enqueues the draw of a row's first token from `logits: [V]` float32, those of its prompt."""
         one = self.rows.part(slice(row, row + 1))
-        self._advance(logits[None].argmax(-1) if greedy else self._drawn(logits[None].contiguous(), one), one)
+        ids = torch.where(logits.amax().isfinite(), logits.argmax(), -1)[None] if greedy else None
+        self._advance(self._drawn(logits[None].contiguous(), one) if ids is None else ids, one)
 
     def _attention(self, i: int, qkv: Tensor, rows: DecodeRows, plan: Plan, workspace: Tensor) -> Tensor:
         """→ `[b, Hq, D]`. Fused, or, for the ablations, as a launch that writes the cache and one of its backends."""

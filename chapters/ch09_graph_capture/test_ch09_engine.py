@@ -151,6 +151,21 @@ def test_an_engine_knows_what_it_holds_after_any_end() -> None:
         assert len(again) == 3
 
 
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+@pytest.mark.parametrize("after", [0, 3], ids=["of the prompt", "of a step"])
+def test_logits_that_are_no_numbers_end_a_run_with_a_sentence(broken: float, after: int) -> None:
+    with cpu_engine() as some:
+        whole = some.model.head
+        run = some.tokens(PROMPT, GREEDY, (), 30)
+        list(islice(run, after))
+        some.model.head = whole.detach().clone()
+        some.model.head[5] = broken
+        with pytest.raises(ValueError, match="the largest logit is not finite; the model's weights or activations"):
+            list(run)
+        some.model.head = whole
+        assert len(told(some, PROMPT, 5)) == 5, "the engine can be used again"
+
+
 def test_what_does_not_fit_is_refused_and_the_engine_goes_on() -> None:
     with opened("cpu") as backend:
         model = paged(backend, BF16, plans=few_plans)

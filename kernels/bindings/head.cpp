@@ -128,7 +128,7 @@ void argmax_on_cpu(const qwen::HeadInput& in, int64_t n, const qwen::Argmax& res
     const std::lock_guard<std::mutex> guard(lock);
     for (int64_t i = 0; i < kMostBatch; ++i) best[i] = std::max(best[i], mine[i]);
   });
-  for (int64_t i = 0; i < in.batch; ++i) result.ids[i] = static_cast<uint32_t>(~best[i]);
+  for (int64_t i = 0; i < in.batch; ++i) result.ids[i] = qwen::cpu::id_of(best[i]);
 }
 
 template <Backend B>

@@ -21,6 +21,7 @@ void decode_linear(const DecodeLinear& args, int64_t first, int64_t last);
 void w8a16_linear(const W8A16Linear& args, int64_t first, int64_t last);
 void head_argmax(const HeadArgmax& args, int64_t first, int64_t last, uint64_t* keys);
 void w8a16_argmax(const W8A16Argmax& args, int64_t first, int64_t last, uint64_t* keys);
+int64_t id_of(uint64_t key);  // -1 if the logit is NaN or infinite
 
 void advance_decode(const AdvanceDecode& args, int64_t first, int64_t last);
 

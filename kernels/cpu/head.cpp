@@ -85,6 +85,11 @@ void w8a16_linear(const W8A16Linear& args, int64_t first, int64_t last) {
   });
 }
 
+int64_t id_of(uint64_t key) {
+  constexpr uint32_t kLowest = 0x00800000u, kHighest = 0xff7fffffu;  // of finite logits, as key_of() orders them
+  return static_cast<uint32_t>(key >> 32) - kLowest <= kHighest - kLowest ? static_cast<uint32_t>(~key) : int64_t(-1);
+}
+
 void head_argmax(const HeadArgmax& args, int64_t first, int64_t last, uint64_t* keys) {
   const HeadInput& in = args.input;
   const std::vector<float> x = input_of(in);

@@ -6,7 +6,8 @@
 //           block that comes last writes the ids, and leaves the workspace as it was: zeros.
 // Traffic   The weight, once. 8 bytes out for each row of x, where the logits would be 4 * n, written and read again.
 // Contract  Logits of an int8 weight are those of w8a16_linear in fp32, bit for bit. Ids as of torch.argmax: the first
-//           of the largest, -0 equal to 0, a NaN above everything. The largest key does not depend on who comes when.
+//           of the largest, -0 equal to 0; but -1 where the largest is infinite or NaN, which is above everything. The
+//           largest key does not depend on who comes when.
 #pragma once
 
 #include "head_rows.cuh"
@@ -18,6 +19,12 @@ __device__ __forceinline__ Key key_of(float logit, int64_t id) {
   const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 + 0 is 0
   const unsigned ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   return Key(logit == logit ? ordered : 0xffffffffu) << 32 | Key(~unsigned(id));
+}
+
+// The id of a key, or -1 if its logit is NaN or infinite.
+__device__ __forceinline__ int64_t id_of(Key key) {
+  constexpr unsigned kLowest = 0x00800000u, kHighest = 0xff7fffffu;  // of finite logits, as key_of() orders them
+  return unsigned(key >> 32) - kLowest <= kHighest - kLowest ? int64_t(~unsigned(key)) : -1;
 }
 // --8<-- [end:key]
 
@@ -50,7 +57,7 @@ __device__ __forceinline__ void finish(Key best, const qwen::HeadInput& input, c
   last = __any_sync(kAllLanes, last);
   __threadfence();
   if (last && lane < input.batch) {
-    result.ids[lane] = ~unsigned(atomicExch(keys + lane, Key(0)));  // read and reset
+    result.ids[lane] = id_of(atomicExch(keys + lane, Key(0)));  // read and reset
   }
 }
 // --8<-- [end:finish]

@@ -202,8 +202,8 @@ struct W8A16Linear {
 // --8<-- [end:head]
 
 // --8<-- [start:argmax]
-// ids[i] = the lowest r for which input[i, :] . weight[r, :] is largest, in fp32. A NaN is
-// larger than everything.
+// ids[i] = the lowest r for which input[i, :] . weight[r, :] is largest, in fp32; -1 where that
+// is infinite or NaN, which is larger than everything.
 struct Argmax {
   int64_t* ids;         // [batch]
   uint64_t* workspace;  // [9]; 0 before and after each launch

@@ -59,7 +59,8 @@ def head_argmax(
 ) -> Tensor:
     """`argmax(x Wᵀ)` of fp32 logits that are never written: the next token of greedy decoding.
 
-    Of equal logits the first counts, and a NaN is larger than everything: as `torch.argmax`.
+    Of equal logits the first counts, as for `torch.argmax`. Where the largest is NaN or infinite the id is −1: the
+    model is broken, and there is no next token.
 
     Args:
         x, norm_weight, eps, prefetch: as for `w8a16_linear`.
@@ -85,7 +86,7 @@ def w8a16_argmax(
     workspace: Tensor,
     prefetch: bool = False,
 ) -> Tensor:
-    """`head_argmax` for the weights of `w8a16_linear`: exactly the argmax of the logits that it gives in float32."""
+    """`head_argmax` for the weights of `w8a16_linear`: exactly that of the logits that it gives in float32."""
     return torch.ops.qwen_cuda.w8a16_argmax(
         x, qweight, scales, norm_weight=norm_weight, eps=eps, workspace=workspace, prefetch=prefetch
     )

@@ -56,7 +56,7 @@ def head_argmax(
     prefetch: bool = False,
 ) -> Tensor:
     """`x: [b, k]`, `weight: [n, k]` → int64 `[b]`; the workspace is not used."""
-    return head_logits(x, weight, norm_weight, eps).argmax(-1)
+    return finite_argmax(head_logits(x, weight, norm_weight, eps))
 
 
 def w8a16_argmax(
@@ -70,7 +70,12 @@ def w8a16_argmax(
     prefetch: bool = False,
 ) -> Tensor:
     """As `head_argmax`, of the logits of `w8a16_linear`."""
-    return head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps).argmax(-1)
+    return finite_argmax(head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps))
+
+
+def finite_argmax(logits: Tensor) -> Tensor:
+    """`logits: [b, n]` → int64 `[b]`: the first of the largest, −1 where that is NaN or infinite."""
+    return torch.where(logits.amax(-1).isfinite(), logits.argmax(-1), -1)
 
 
 def advance_decode(
