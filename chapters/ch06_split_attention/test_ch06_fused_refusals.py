@@ -150,14 +150,10 @@ def test_a_merge_that_is_none_is_refused(registered_backend: Backend, merge: str
 
 @pytest.mark.parametrize("partitions", [1, 3, 32])
 def test_a_cluster_of_a_size_that_there_is_not_is_refused(registered_backend: Backend, partitions: int) -> None:
-    """By the launcher, before anything is written. Plain C++ has no blocks, so any merge is the same to it."""
     layout = WorkspaceLayout(BATCH, HEADS, KV_HEADS, 128, partitions)
     given = good(partitions=partitions, workspace=layout.new("cpu"))
-    if registered_backend.name == "cpu":
-        assert call(registered_backend, given, merge="cluster").isfinite().all()
-        return
-    sentence = rf"^A merge by cluster needs 2, 4, 8 or 16 partitions and a GPU .* partitions is {partitions}\."
-    with pytest.raises(RuntimeError, match=sentence):
+    sentence = f'merge is "cluster" and partitions {partitions}; a cluster merges 2, 4, 8 or 16 of them'
+    with pytest.raises(RuntimeError, match=f"^{NAME}: {sentence}"):
         call(registered_backend, given, merge="cluster")
     assert call(registered_backend, given, merge="auto").isfinite().all()
 
@@ -174,11 +170,12 @@ def test_a_cache_of_fused_attention_shares_memory_with_nothing(
         getattr(registered_backend.namespace, NAME)(*given.values())
 
 
-@pytest.mark.parametrize("name", ["qkv", "k_cache", "v_cache"])
+@pytest.mark.parametrize("name", ["qkv", "k_cache", "v_cache", "block_table", "context_lens"])
 def test_the_workspace_of_fused_attention_is_its_own(registered_backend: Backend, name: str) -> None:
     given = {key: v.to(registered_backend.device) if isinstance(v, Tensor) else v for key, v in good().items()}
     shared = torch.zeros(LAYOUT.size + 8192, device=registered_backend.device)
-    given[name], given["workspace"] = shared.view(BF16)[: given[name].numel()].view(given[name].shape), shared
+    like = given[name]
+    given[name], given["workspace"] = shared.view(like.dtype)[: like.numel()].view(like.shape), shared
     with pytest.raises(RuntimeError, match=f"^{NAME}: workspace and {name} share memory; workspace is written"):
         getattr(registered_backend.namespace, NAME)(*given.values())
 

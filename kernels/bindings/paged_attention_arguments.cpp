@@ -146,6 +146,11 @@ PagedAttentionSplit checked_cut(const char* op,
   check_apart(op, "workspace", workspace, "q", in.q);
   check_apart(op, "workspace", workspace, "k_cache", in.k_cache);
   check_apart(op, "workspace", workspace, "v_cache", in.v_cache);
+  check_apart(op, "workspace", workspace, "block_table", in.block_table);
+  check_apart(op, "workspace", workspace, "context_lens", in.context_lens);
+  const bool cluster = partitions > 1 && partitions <= 16 && (partitions & (partitions - 1)) == 0;
+  TORCH_CHECK(merge != Merge::kCluster || cluster, op, ": merge is \"cluster\" and partitions ", partitions,
+              "; a cluster merges 2, 4, 8 or 16 of them.");
   return {a, partials, partition_size, merge};
 }
 
