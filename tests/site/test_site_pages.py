@@ -54,8 +54,9 @@ _MARKUP = ("$$", "\\(", "\\[", "```", "--8<--", "{ .", "!!!", "markdown=", "](",
 
 
 @pytest.mark.parametrize("path", addresses())
-def test_page_loads_and_draws_all_it_holds(path: str, visit: Callable[..., Any]) -> None:
-    page = visit().open(path)
+def test_page_loads_and_draws_all_it_holds_and_fits(path: str, visit: Callable[..., Any]) -> None:
+    """On a phone, in both schemes, and then on a desk."""
+    page = visit(width=PHONE).open(path)
     assert page.locator("h1").count() == 1
     assert page.locator(".katex-error").count() == 0
     formulas = page.locator(".arithmatex").count()
@@ -68,6 +69,12 @@ def test_page_loads_and_draws_all_it_holds(path: str, visit: Callable[..., Any])
         assert any("KaTeX" in family for family in fonts)
     text = page.evaluate(_PROSE)
     assert [sign for sign in _MARKUP if sign in text] == []
+    for preference, scheme in (("dark", "slate"), ("light", "default")):
+        page.emulate_media(color_scheme=preference)
+        page.wait_for_function(f"document.body.dataset.mdColorScheme === '{scheme}'")
+        assert fits(page), scheme
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert fits(page), "on a desk"
 
 
 @pytest.mark.parametrize("path", [path for path in addresses() if path.startswith("/api/")])
@@ -79,20 +86,16 @@ def test_sections_of_docstrings_are_recognised(path: str, visit: Callable[..., A
     assert [text for text in paragraphs if re.match(r"(?:Args|Attributes|Raises|Returns|Yields):\s", text)] == []
 
 
-@pytest.mark.parametrize("path", addresses())
-def test_page_fits_a_phone_in_both_schemes(path: str, visit: Callable[..., Any]) -> None:
-    page = visit(width=PHONE).open(path)
-    for preference, scheme in (("light", "default"), ("dark", "slate")):
-        page.emulate_media(color_scheme=preference)
-        page.wait_for_function(f"document.body.dataset.mdColorScheme === '{scheme}'")
-        assert fits(page)
-
-
 def test_pages_of_source_code_load(site: Path, visit: Callable[..., Any]) -> None:
-    paths = sorted(f"/{path.parent.relative_to(site).as_posix()}/" for path in site.glob("source/**/index.html"))
-    assert paths, "no page links to source code"
+    """All are made alike: of each kind of file the browser opens the largest."""
+    pages = sorted(site.glob("source/**/index.html"), key=lambda page: page.stat().st_size)
+    assert pages, "no page links to source code"
+    largest = {page.parent.suffix: page for page in pages}
+    assert {".py", ".cu", ".cuh", ".cpp", ".h"} <= set(largest)
+    for page in pages:
+        assert page.read_text(encoding="utf-8").count('<h1 class="source-path"') == 1, page
     one = visit(width=PHONE)
-    for path in paths:
+    for path in (f"/{page.parent.relative_to(site).as_posix()}/" for page in largest.values()):
         page = one.open(path)
         assert page.locator("h1.source-path").count() == 1
         assert fits(page), path
