@@ -19,19 +19,6 @@ void check_norm_weight(const char* op, const char* name, const Tensor& weight, c
   check_same(op, name, weight, "qkv", qkv);
 }
 
-// Returns whether the indices are int64_t.
-bool check_indices(const char* op, const char* name, const Tensor& indices, const Tensor& qkv) {
-  const bool wide = indices.scalar_type() == at::kLong;
-  TORCH_CHECK(wide || indices.scalar_type() == at::kInt, op, ": ", name, " has dtype ", indices.scalar_type(),
-              "; it must be int64 or int32.");
-  TORCH_CHECK(indices.dim() == 1 && indices.size(0) == qkv.size(0), op, ": ", name, " has shape ", indices.sizes(),
-              "; it must be [", qkv.size(0), "], one for each row of qkv.");
-  TORCH_CHECK(indices.is_contiguous(), op, ": ", name, " has gaps between its elements; pass ", name, ".contiguous().");
-  TORCH_CHECK(indices.device() == qkv.device(), op, ": ", name, " is on ", indices.device(), " and qkv on ",
-              qkv.device(), "; they must be on one device.");
-  return wide;
-}
-
 void check_cache(const char* op, const char* name, const Tensor& cache, const Tensor& qkv) {
   TORCH_CHECK(cache.dim() == 4 && cache.size(2) >= 1 && cache.size(3) == kHeadDim, op, ": ", name, " has shape ",
               cache.sizes(), "; it must be [num_blocks, block_size, num_kv_heads, 128].");
@@ -74,8 +61,8 @@ QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const 
   TORCH_CHECK(cos_sin.device() == qkv.device(), op, ": cos_sin is on ", cos_sin.device(), " and qkv on ", qkv.device(),
               "; they must be on one device.");
   const Rows turns = rows_of(op, "cos_sin", cos_sin);
-  const bool wide_positions = check_indices(op, "positions", positions, qkv);
-  const bool wide_slots = check_indices(op, "slot_mapping", slot_mapping, qkv);
+  const bool wide_positions = check_indices(op, "positions", positions, "qkv", qkv);
+  const bool wide_slots = check_indices(op, "slot_mapping", slot_mapping, "qkv", qkv);
   check_eps(op, eps);
   check_apart(op, "k_cache", k_cache, "v_cache", v_cache);
   for (const auto& [name, tensor] : in.read()) {

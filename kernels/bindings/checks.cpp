@@ -76,6 +76,19 @@ void check_eps(const char* op, double eps) {
   TORCH_CHECK(std::isfinite(eps) && eps >= 0, op, ": eps is ", eps, "; it must be a finite number, 0 or more.");
 }
 
+bool check_indices(
+    const char* op, const char* name, const at::Tensor& indices, const char* like_name, const at::Tensor& like) {
+  const bool wide = indices.scalar_type() == at::kLong;
+  TORCH_CHECK(wide || indices.scalar_type() == at::kInt, op, ": ", name, " has dtype ", indices.scalar_type(),
+              "; it must be int64 or int32.");
+  TORCH_CHECK(indices.dim() == 1 && indices.size(0) == like.size(0), op, ": ", name, " has shape ", indices.sizes(),
+              "; it must be [", like.size(0), "], one for each row of ", like_name, ".");
+  TORCH_CHECK(indices.is_contiguous(), op, ": ", name, " has gaps between its elements; pass ", name, ".contiguous().");
+  TORCH_CHECK(indices.device() == like.device(), op, ": ", name, " is on ", indices.device(), " and ", like_name,
+              " on ", like.device(), "; they must be on one device.");
+  return wide;
+}
+
 void check_apart(const char* op, const char* a_name, const at::Tensor& a, const char* b_name, const at::Tensor& b) {
   const auto* first = static_cast<const char*>(a.const_data_ptr());
   const auto* second = static_cast<const char*>(b.const_data_ptr());

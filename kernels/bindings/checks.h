@@ -30,6 +30,11 @@ Rows written_rows_of(const char* op, const char* name, const at::Tensor& t);
 void check_same(const char* op, const char* name, const at::Tensor& t, const char* like_name, const at::Tensor& like);
 void check_weight(const char* op, const at::Tensor& weight, const char* like_name, const at::Tensor& like);
 void check_eps(const char* op, double eps);
+
+// One index, int64 or int32, for each row (the first dimension) of `like`. Returns whether they are int64_t.
+bool check_indices(
+    const char* op, const char* name, const at::Tensor& indices, const char* like_name, const at::Tensor& like);
+
 void check_apart(const char* op, const char* a_name, const at::Tensor& a, const char* b_name, const at::Tensor& b);
 
 // The bytes from the first to the last element of a tensor.

@@ -14,6 +14,7 @@ void rms_norm(const RmsNorm& args, int64_t first, int64_t last);
 void add_rms_norm(const AddRmsNorm& args, int64_t first, int64_t last);
 void silu_mul(const SiluMul& args, int64_t first, int64_t last);
 void qk_norm_rope_cache_write(const QkNormRopeCacheWrite& args, int64_t first, int64_t last);
+void norm_rope_hadamard_quant_store(const NormRopeHadamardQuantStore& args, int64_t first, int64_t last);
 void paged_attention(const PagedAttention& args, int64_t first, int64_t last);
 void paged_attention_partials(const PagedAttentionSplit& args, int64_t first, int64_t last);
 void merge_partitions(const MergePartitions& args, int64_t first, int64_t last);

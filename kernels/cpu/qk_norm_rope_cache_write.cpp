@@ -1,37 +1,25 @@
 // qk_norm_rope_cache_write on a CPU: token by token, head by head.
-#include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "cpu_operators.h"
+#include "head_stages.h"
 #include "number_formats.h"
 
 namespace qwen::cpu {
 namespace {
 
-constexpr int64_t kHeadDim = 128, kHalf = kHeadDim / 2;
-
-int64_t index_at(const void* indices, bool wide, int64_t i) {
-  return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-}
+constexpr int64_t kHeadDim = kChunk;
 
 // --8<-- [start:head]
 // The head x, normed and turned by a row of cos_sin, into `out`.
 template <class T>
 void norm_and_rotate(const T* x, const T* weight, const float* row, float eps, T* out) {
-  float normed[kHeadDim], squares[16] = {}, sum = 0;
-  for (int64_t i = 0; i < kHeadDim; ++i) {
-    normed[i] = static_cast<float>(x[i]);
-    squares[i % 16] += normed[i] * normed[i];
-  }
-  for (const float part : squares) sum += part;
-  const float scale = 1.0f / std::sqrt(sum / kHeadDim + eps);
-  for (int64_t i = 0; i < kHeadDim; ++i) normed[i] *= scale * static_cast<float>(weight[i]);
-  for (int64_t r = 0; r < kHalf; ++r) {
-    const float u = normed[r], v = normed[r + kHalf];
-    out[r] = T(u * row[r] - v * row[r + kHalf]);
-    out[r + kHalf] = T(v * row[r] + u * row[r + kHalf]);
-  }
+  float head[kHeadDim];
+  for (int64_t i = 0; i < kHeadDim; ++i) head[i] = static_cast<float>(x[i]);
+  normalize(head, kHeadDim, weight, eps);
+  rotate(head, kHeadDim, row, false, false);
+  for (int64_t i = 0; i < kHeadDim; ++i) out[i] = T(head[i]);
 }
 // --8<-- [end:head]
 

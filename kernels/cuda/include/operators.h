@@ -247,6 +247,61 @@ struct AdvanceDecode {
 };
 // --8<-- [end:advance_decode]
 
+// --8<-- [start:quantized]
+// Numbers in groups of `group` neighbours with a scale each: number = code * scale.
+enum class ValueFormat : int32_t { kNone = 0, kE4M3 = 1, kE2M1 = 2 };  // e2m1: two to a byte
+enum class ScaleFormat : int32_t { kUE8M0 = 0, kE4M3 = 1, kFloat32 = 2 };
+
+// The codes of head h of slot s begin at data + (s >> block_shift) * data_block_stride
+// + (s % block_size * heads + h) * data_row_stride, where block_size is 2^block_shift. Its scales
+// are found alike. Strides count bytes.
+struct QuantizedLayout {
+  int64_t data_block_stride, scale_block_stride;
+  int64_t data_row_stride, scale_row_stride;
+  int32_t heads, block_shift;
+  int32_t group;  // 16, 32, 64 or 128
+  ValueFormat values;
+  ScaleFormat scale_format;
+};
+struct QuantizedRows {
+  uint8_t* data;
+  uint8_t* scales;
+};
+// --8<-- [end:quantized]
+
+// What of a head is given back, in the dtype of x: after the norm; after the rotation and the
+// Hadamard transform; or what its codes stand for.
+enum class Stage : int32_t { kNone = 0, kNorm = 1, kTransform = 2, kCastBack = 3 };
+
+// --8<-- [start:norm_rope_hadamard_quant_store]
+// Each head of x goes through the stages that are on: norm, rotation of its last rotary_dim
+// elements, Hadamard transform, in fp32 and then rounded once to the dtype of x; group
+// quantisation of that; the store. Heads from num_keys on are V: they are quantised as they are.
+// A slot outside of [0, num_slots) is not written. A position that cos_sin does not have gives
+// NaN, and writes nothing to a slot.
+struct NormRopeHadamardQuantStore {
+  const void* x;             // [tokens, heads, head_dim]
+  const void* norm_weight;   // [head_dim], or null: no norm
+  const float* cos_sin;      // [max_positions, rotary_dim], or null: no rotation
+  const void* positions;     // [tokens], int64_t or int32_t
+  const void* slot_mapping;  // [tokens], or null: token t has slot t, whatever its position
+  void* out;                 // [tokens, heads, head_dim], or null
+  QuantizedRows k, v;        // of the first num_keys heads, and of the others
+  QuantizedLayout layout;    // of both; values is kNone without quantisation
+  int64_t tokens, num_slots, max_positions;
+  int64_t token_stride, head_stride, cos_sin_stride;  // elements
+  int32_t heads, num_keys, head_dim;                  // head_dim: 128 or 512
+  int32_t rotary_dim;                                 // a multiple of 8
+  float eps;
+  float hadamard_scale;             // 0: no transform
+  Stage stage;                      // of out
+  bool interleaved;                 // pairs are (2 i, 2 i + 1), not (i, i + rotary_dim / 2)
+  bool conjugate;                   // turns backwards
+  Dtype dtype;                      // of x, norm_weight and out
+  bool wide_positions, wide_slots;  // int64_t, not int32_t
+};
+// --8<-- [end:norm_rope_hadamard_quant_store]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -265,3 +320,4 @@ QWEN_EXPORT void qwen_w8a16_linear(const qwen::W8A16Linear& args, cudaStream_t s
 QWEN_EXPORT void qwen_head_argmax(const qwen::HeadArgmax& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_w8a16_argmax(const qwen::W8A16Argmax& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_advance_decode(const qwen::AdvanceDecode& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream);

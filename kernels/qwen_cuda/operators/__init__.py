@@ -4,10 +4,13 @@ Each runs its CUDA kernel on CUDA tensors and plain C++ on CPU tensors. `torch.o
 which run the CUDA kernels in the simulator, on CPU tensors: see `qwen_cuda.loading.backend`.
 """
 
+from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
 from qwen_cuda.operators.advance_decode import advance_decode
 from qwen_cuda.operators.decode_linear import decode_linear
 from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
 from qwen_cuda.operators.head import argmax_workspace, head_argmax, w8a16_argmax, w8a16_linear
+from qwen_cuda.operators.kv_arguments import Contiguous, HadamardArgs, KVCacheOut, NormArgs, RopeArgs
+from qwen_cuda.operators.norm_rope_hadamard_quant_store import load_kv, norm_rope_hadamard_quant_store, store_kv
 from qwen_cuda.operators.paged_attention import (
     attention_workspace,
     check_block_table,
@@ -21,6 +24,13 @@ from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, 
 from qwen_cuda.operators.silu_mul import silu_mul
 
 __all__ = [
+    "CastArgs",
+    "Contiguous",
+    "HadamardArgs",
+    "KVCacheFormat",
+    "KVCacheOut",
+    "NormArgs",
+    "RopeArgs",
     "add_rms_norm",
     "add_rms_norm_",
     "advance_decode",
@@ -32,7 +42,9 @@ __all__ = [
     "decode_linear",
     "fused_decode_attention",
     "head_argmax",
+    "load_kv",
     "merge_partitions",
+    "norm_rope_hadamard_quant_store",
     "paged_attention_grouped",
     "paged_attention_partials",
     "paged_attention_split",
@@ -40,6 +52,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_",
     "silu_mul",
+    "store_kv",
     "w8a16_argmax",
     "w8a16_linear",
 ]

@@ -23,6 +23,7 @@ from qwen_cuda.testing.decode_references import (
     w8a16_argmax,
     w8a16_linear,
 )
+from qwen_cuda.testing.quantized_kv_reference import norm_rope_hadamard_quant_store
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
@@ -202,6 +203,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     head_argmax,
     w8a16_argmax,
     advance_decode,
+    norm_rope_hadamard_quant_store,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

@@ -1,0 +1,99 @@
+"""Chapter 10's benchmark: norm, rotation, Hadamard transform and the write into a quantised cache, in one launch.
+
+    make bench-chapter 10
+    python chapters/ch10_quantized_kv/benchmark.py [--device auto] [--output FILE] [--quick]
+
+Nobody is timed before the codes have been held against the unfused pipeline's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file
+    sys.path[:0] = [str(root := Path(__file__).resolve().parents[2]), str(root / "kernels")]
+# As in chapter 1: threads that wait must sleep, not spin. The OpenMP runtime reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from rich.console import Console
+
+from chapters.ch10_quantized_kv import candidates
+from chapters.ch10_quantized_kv.targets import judge
+from qwen_cuda.benchmarking import Report, Variant
+from qwen_cuda.benchmarking.graphs import Cache
+from qwen_cuda.benchmarking.operator_benchmark import compare_variants, run
+from qwen_cuda.benchmarking.peers import Vllm
+from qwen_cuda.benchmarking.targets import print_verdicts
+
+CHAPTER = "ch10_quantized_kv"
+TOKENS = (1, 8, 128, 1024, 8192, 32768)
+QUICK_TOKENS = (1, 8192)
+WARM_TOKENS = (1, 8, 128)  # larger ones do not stay in a cache from one kernel to the next
+CPU_TOKENS = (1, 128)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One table row of the benchmark: a number of tokens, and a format of the cache."""
+
+    tokens: int
+    format: str
+    caches: tuple[Cache, ...] = ("cold",)
+
+    def __str__(self) -> str:
+        return f"{candidates.OP}, {self.tokens} tokens, {self.format}"
+
+
+def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
+    """What is compared, in the order of the tables."""
+    for name in candidates.FORMATS:
+        for tokens in CPU_TOKENS if not on_gpu else QUICK_TOKENS if quick else TOKENS:
+            if not on_gpu:
+                yield Comparison(tokens, name, ("warm",))
+            else:
+                yield Comparison(tokens, name, ("cold", "warm") if tokens in WARM_TOKENS else ("cold",))
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run(
+        CHAPTER,
+        __doc__.partition("\n")[0],
+        argv,
+        plan=plan,
+        compare=compare,
+        libraries=candidates.step_libraries,
+        print_targets=print_targets,
+    )
+
+
+def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
+    """Checks and times everybody on one shape. vLLM takes no part: its FP8 cache has one scale for all heads."""
+    compare_variants(
+        report,
+        str(what),
+        candidates.work(what.tokens, what.format),
+        _taking_part(what, report.device.type == "cuda"),
+        candidates.operands(what.tokens, what.format, report.device),
+        partial(candidates.truth, what.format),
+        what.caches,
+    )
+
+
+def _taking_part(what: Comparison, on_gpu: bool) -> Iterator[Variant]:
+    if on_gpu:
+        yield from candidates.ladder(what.format)
+        yield candidates.copy_of_the_bytes()
+    yield from candidates.everybody(what.format)
+
+
+def print_targets(report: Report, console: Console | None = None) -> None:
+    print_verdicts(judge(report.to_dict()), "bfloat16 in, 8 heads of K and of V, cold", console)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

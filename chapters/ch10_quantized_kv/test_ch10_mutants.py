@@ -1,0 +1,103 @@
+"""Plausible faults in kernels/cuda/norm_rope_hadamard_quant_store.cu and its headers: the checks notice each one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from chapters.ch10_quantized_kv.store_checks import STORE_CHECKS
+from qwen_cuda.building import Edit
+from qwen_cuda.testing.mutants import Mutant, MutantTrial
+
+pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
+SOURCE = "norm_rope_hadamard_quant_store"
+
+
+def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit(f"{SOURCE}.cu", old, new, count),)
+
+
+def transform(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("head_transform.cuh", old, new, count),)
+
+
+def narrow(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("narrow_floats.cuh", old, new, count),)
+
+
+def place(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("store_place.cuh", old, new, count),)
+
+
+def rows(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("quantized_rows.cuh", old, new, count),)
+
+
+MUTANTS = (
+    # The stages.
+    Mutant("chunks in a row", "The sums of a long head's chunks are added in another order.",
+           transform("sums[c] = sums[2 * c] + sums[2 * c + 1]", "sums[c] = sums[c] + sums[c + n / 2]")),
+    Mutant("mean over a chunk", "A head of 512 is divided by 128.", transform("/ (kChunk * kChunks) +", "/ kChunk +")),
+    Mutant("no barrier before the exchange", "A lane reads its partner before it is there.",
+           transform("  __syncwarp();\n", ""), "checked"),
+    Mutant("conjugate is ignored", "A rotation cannot be undone.", transform("first != conjugate", "first")),
+    Mutant("interleaved angles by element", "Each element of a pair is turned by an angle of its own.",
+           transform("cosines.values[i / 2]", "cosines.values[i % 2]")),
+    Mutant("upper half of lanes adds", "The transform forgets to subtract among lanes.",
+           transform("lane & distance ? other - v[i] : v[i] + other", "v[i] + other")),
+    Mutant("V is normed", "Values are taken for keys.",
+           kernel("if (is_key && a.norm_weight != nullptr)", "if (a.norm_weight != nullptr)")),
+    Mutant("V is transformed", "Values are turned into a basis that nobody turns them back from.",
+           kernel("if (is_key && a.hadamard_scale != 0)", "if (a.hadamard_scale != 0)")),
+    # Codes and scales.
+    Mutant("codes from unrounded numbers", "A row stored later gets other codes than one stored at once.",
+           kernel("value = to_float(from_float<T>(value)); }", "(void)value; }")),
+    Mutant("a group one lane short", "The largest element of half a group is not seen.",
+           kernel("distance < lanes;", "distance < lanes / 2;")),
+    Mutant("sign counts", "A negative number is larger than every positive one.",
+           kernel("__float_as_uint(v[i]) & 0x7fffffffu)", "__float_as_uint(v[i]))")),
+    Mutant("ties away from zero", "Halves round up, in E4M3.",
+           narrow("0x7ffffu + ((magnitude >> 20) & 1u)", "0x80000u")),
+    Mutant("ties away from zero in FP4", "Halves round up, in E2M1.",
+           narrow("0x1fffffu + ((magnitude >> 22) & 1u)", "0x200000u")),
+    Mutant("no subnormals", "Small codes become zero.",
+           narrow("magnitude < 0x3c800000u) {", "magnitude < 0x3c800000u) {\n    return bits >> 24 & 0x80u;")),
+    Mutant("minus zero loses its sign", "−0 is stored as 0.",
+           narrow("return (bits >> 24 & 0x80u) | code;", "return code == 0 ? 0 : (bits >> 24 & 0x80u) | code;")),
+    Mutant("wraps instead of saturating", "Beyond 448 comes NaN.",
+           narrow("magnitude >= 0x43e00000u", "magnitude >= 0x47000000u")),
+    Mutant("scale rounded down", "A power of two below amax / 448: the largest saturate.",
+           narrow("amax_bits + 0x1fffffu", "amax_bits")),
+    Mutant("scale one too large", "amax that is exactly 448 times a power of two gets the next one.",
+           narrow("amax_bits + 0x1fffffu", "amax_bits + 0x200000u")),
+    Mutant("scale of zero", "A group of zeros is divided by zero.", rows("code == 0 ? 1 : code", "code", 2)),
+    Mutant("infinity is a number", "An infinite element makes its group zeros.",
+           rows("finite = amax_bits < kInfinityBits", "finite = amax_bits <= kInfinityBits")),
+    Mutant("nibbles crossed", "The first number of a byte is in its upper half.",
+           narrow("to_e2m1(values[0]) | to_e2m1(values[1]) << 4", "to_e2m1(values[1]) | to_e2m1(values[0]) << 4")),
+    # Where things go.
+    Mutant("slot -1 is written", "A token that must not be kept lands before the cache.",
+           place("0 <= place.slot && ", ""), "checked"),
+    Mutant("one slot too many", "The slot behind the last one is written.",
+           place("place.slot < a.num_slots", "place.slot <= a.num_slots"), "checked"),
+    Mutant("an unknown position is kept", "NaN gets into the cache.",
+           place("place.kept = place.known && ", "place.kept = ")),
+    Mutant("scales by the stride of codes", "In a block-wide cache scales lie apart.",
+           rows("row * layout.scale_row_stride", "row * layout.data_row_stride"), "checked"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trial() -> MutantTrial:
+    return MutantTrial(SOURCE, MUTANTS, STORE_CHECKS)
+
+
+@pytest.mark.parametrize(("variant", "seed"), [("plain", 1), ("checked", 0)])
+def test_the_store_as_it_is_passes(trial: MutantTrial, variant: Literal["plain", "checked"], seed: int) -> None:
+    assert trial.noticed(Mutant("none", "Nothing.", (), variant, (seed,))) is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_of_the_store_is_caught(mutant: Mutant, trial: MutantTrial, tally: list[str]) -> None:
+    tally.append(trial.catch(mutant))

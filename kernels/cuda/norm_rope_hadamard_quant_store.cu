@@ -1,0 +1,136 @@
+// norm_rope_hadamard_quant_store.cu: five stages between a projection and a quantised KV cache, in one launch.
+//
+// Mapping   A warp has a head of a token. Lane l owns the four elements from 128 c + 4 l on, for each chunk c of 128:
+//           its loads and stores lie beside its neighbours'. A group of 16 elements is four lanes, one of 128 the warp.
+// Order     Sums and butterflies run in one order, whatever the launch: a head has the same bits in any company.
+// Traffic   x in; codes and scales out. On request one stage more, in the dtype of x. Nothing else leaves the registers
+//           but for the rotation, where an element meets its partner in shared memory.
+// Contract  Norm, rotation and Hadamard transform in fp32, one rounding to the dtype of x; then quantisation, which
+//           rounds a second time. So the codes of a head are those of its stored, rounded form. Stages are switched at
+//           run time: every warp of a launch takes the same way, and six kernels serve all combinations.
+#include "head_transform.cuh"
+#include "quantized_rows.cuh"
+#include "store_place.cuh"
+
+namespace {
+
+using Args = qwen::NormRopeHadamardQuantStore;
+constexpr int kMostWarps = 4;  // of a block
+
+template <class T, int kChunks>
+__device__ __forceinline__ void store_stage(const Args& a, const HeadValues<kChunks>& head, int64_t row, int lane) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    Chunk<T, kOfLane> chunk;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) chunk.values[i] = from_float<T>(head.values[c][i]);
+    store_chunk<true>(static_cast<T*>(a.out) + (row * kChunks + c) * kChunk + kOfLane * lane, chunk);
+  }
+}
+
+// Quantises the head, stores it if it is to be, and leaves what its codes stand for.
+// --8<-- [start:quantize]
+template <int kChunks>
+__device__ __forceinline__ void quantize(
+    const Args& a, HeadValues<kChunks>& head, uint8_t* data, uint8_t* scales, bool stored, int lane) {
+  const QuantizedLayout& to = a.layout;
+  const int lanes = to.group / kOfLane;  // of a group
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    float (&v)[kOfLane] = head.values[c];
+    unsigned amax = 0;  // by its bits: as integers they have the order of the magnitudes, NaN above all
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) amax = max(amax, __float_as_uint(v[i]) & 0x7fffffffu);
+    for (int distance = 1; distance < lanes; distance *= 2) {
+      amax = max(amax, __shfl_xor_sync(kAllLanes, amax, distance));
+    }
+    const GroupScale scale = scale_of(amax, to);
+    divide(v, scale, to.scale_format);
+    const uint32_t codes = encode(v, to.values);
+    if (stored) {
+      if (to.values == ValueFormat::kE4M3) {
+        *reinterpret_cast<uint32_t*>(data + c * kChunk + kOfLane * lane) = codes;
+      } else {
+        *reinterpret_cast<uint16_t*>(data + (c * kChunk + kOfLane * lane) / 2) = uint16_t(codes);
+      }
+      const int group = (c * kWarpSize + lane) / lanes;
+      if (lane % lanes == 0 && to.scale_format == ScaleFormat::kFloat32) {
+        *reinterpret_cast<uint32_t*>(scales + 4 * group) = scale.code;
+      } else if (lane % lanes == 0) {
+        scales[group] = uint8_t(scale.code);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) v[i] = decode(codes, i, to.values) * scale.value;
+  }
+}
+// --8<-- [end:quantize]
+
+// --8<-- [start:kernel]
+template <class T, int kChunks>
+__global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a) {
+  alignas(16) __shared__ float exchange[kMostWarps][kChunks * kChunk];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const unsigned row = blockIdx.x * (blockDim.x / kWarpSize) + warp;
+  const unsigned token = row / a.heads, h = row - token * a.heads;
+  grid_dependency_trigger();
+  grid_dependency_wait();
+  if (token >= a.tokens) return;
+
+  HeadValues<kChunks> head;
+  const T* x = static_cast<const T*>(a.x) + token * a.token_stride + h * a.head_stride;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const auto loaded = load_chunk<true, kOfLane>(x + c * kChunk + kOfLane * lane);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) head.values[c][i] = to_float(loaded.values[i]);
+  }
+  const StorePlace place = place_in(a, token);
+  const bool is_key = int(h) < a.num_keys;
+
+  Angles<kChunks> angles = {};
+  if (is_key && a.cos_sin != nullptr) {  // asked for before the norm, so that all is on its way at once
+    const float* turns = a.cos_sin + (place.known ? place.position : 0) * a.cos_sin_stride;
+    angles = load_angles<kChunks>(turns, a.rotary_dim, a.interleaved, a.conjugate, lane);
+  }
+  if (is_key && a.norm_weight != nullptr) normalize(head, static_cast<const T*>(a.norm_weight), a.eps, lane);
+  if (a.stage == qwen::Stage::kNorm) store_stage<T>(a, head, row, lane);
+  if (is_key && a.cos_sin != nullptr) {
+    rotate(head, angles, a.rotary_dim, a.interleaved, exchange[warp], lane);
+    if (!place.known) head.for_each([](float& value) { value = not_a_number(); });
+  }
+  if (is_key && a.hadamard_scale != 0) hadamard(head, a.hadamard_scale, lane);
+  if (a.stage == qwen::Stage::kTransform) store_stage<T>(a, head, row, lane);
+  if (a.layout.values == ValueFormat::kNone) return;
+
+  head.for_each([](float& value) { value = to_float(from_float<T>(value)); });
+  const RowOffset at = row_offset(a.layout, place.kept ? place.slot : 0, is_key ? h : h - a.num_keys);
+  const qwen::QuantizedRows& rows = is_key ? a.k : a.v;
+  const bool stored = place.kept && rows.data != nullptr;
+  quantize(a, head, rows.data + at.data, rows.scales + at.scales, stored, lane);
+  if (a.stage == qwen::Stage::kCastBack) store_stage<T>(a, head, row, lane);
+}
+// --8<-- [end:kernel]
+
+// Blocks of one warp spread the heads of few tokens over many SMs.
+// --8<-- [start:launch]
+template <class T, int kChunks>
+void launch_heads(const Args& a, cudaStream_t stream) {
+  LaunchOptions options;
+  options.dependent = true;
+  const int64_t rows = a.tokens * a.heads;
+  const int warps = rows <= 512 ? 1 : kMostWarps;
+  const dim3 grid(unsigned((rows + warps - 1) / warps)), block(unsigned(warps * kWarpSize));
+  launch(options, transform_heads<T, kChunks>, grid, block, 0, stream, a);
+}
+// --8<-- [end:launch]
+
+}  // namespace
+
+void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream) {
+  dispatch_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.head_dim == kChunk) return launch_heads<T, 1>(args, stream);
+    launch_heads<T, 4>(args, stream);
+  });
+}
