@@ -161,6 +161,7 @@ def fused_linear(
     `x: [..., k]`, `weight: [n, k]`, `norm_weight: [k]` of an RMSNorm before it, `residual: [..., n]` → `[..., n]`, or
     `[..., n/2]` with `silu_mul`, where `weight` holds gate's rows, then up's. In `out_dtype`, by default the weight's.
     """
+    # --8<-- [start:fused_linear]
     out_dtype = out_dtype or weight.dtype
     wide = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
     x, weight = x.to(wide), weight.to(wide)
@@ -173,6 +174,7 @@ def fused_linear(
     if residual is not None:
         out = out + residual.to(wide)
     return out.to(out_dtype)
+    # --8<-- [end:fused_linear]
 
 
 # --8<-- [start:gqa]

@@ -48,10 +48,11 @@ CPU_LAYERS = LAYERS[:4]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table row of the benchmark: a layer, or a stack of them; and whether the compiler takes part."""
+    """One table row of the benchmark: a layer, or a stack of them; and whether compiler and ladder take part."""
 
     what: Layer | Stack
     compiled: bool = False
+    ladder: bool = False
 
     def __str__(self) -> str:
         return str(self.what)
@@ -64,8 +65,8 @@ def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
             yield Comparison(layer)
         return
     for layer in LAYERS:
-        yield Comparison(layer, compiled=not quick)
-    yield Comparison(STACK, compiled=not quick)
+        yield Comparison(layer, compiled=not quick, ladder=True)
+    yield Comparison(STACK, compiled=not quick, ladder=True)
     if quick:
         return
     for rows in BATCHES:
@@ -86,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         argv,
         plan=plan,
         compare=compare,
-        libraries=lambda: [candidates.without_pdl()],
+        libraries=lambda: [candidates.without_pdl(), *candidates.step_libraries()],
         print_targets=print_targets,
     )
 
@@ -118,10 +119,14 @@ def _taking_part(comparison: Comparison, device: torch.device) -> Iterator[Varia
     what, on_gpu = comparison.what, device.type == "cuda"
     if isinstance(what, Stack):
         yield from chain.variants(what, on_gpu)
+        if comparison.ladder:
+            yield from chain.ladder(what)
         if comparison.compiled:
             yield chain.compiled(what)
         return
     yield from candidates.ours(what, on_gpu)
+    if comparison.ladder:
+        yield from candidates.ladder(what)
     yield from candidates.peers(what)
     if comparison.compiled:
         yield candidates.compiled(what)

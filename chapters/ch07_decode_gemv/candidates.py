@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from qwen_cuda.loading import default_library, using
 from qwen_cuda.testing.ulp import ulp
 
 EPS = 1e-6
+STEPS = Path(__file__).with_name("steps")
 # Of the result's dtype, at its typical size: a small element is a difference of larger numbers. One rounding is half an
 # ulp; a float32 result has the errors of about 30 additions, each of a fraction of the numbers' own size.
 ULPS = {torch.bfloat16: 1.0, torch.float16: 1.0, torch.float32: 32.0}
@@ -129,6 +131,18 @@ def ours(layer: Layer, on_gpu: bool) -> Iterator[Variant]:
     if on_gpu:
         alone = partial(using, without_pdl())
         yield Variant("ours_without_pdl", partial(_ours, layer, True), ulps=ulps, error=error, inside=alone)
+
+
+def ladder(layer: Layer) -> Iterator[Variant]:
+    """Our operator, pointed at the kernel of each step."""
+    for library in step_libraries():
+        inside, step = partial(using, library), library.name.partition("_")[0]
+        yield Variant("ours", partial(_ours, layer, True), step, ULPS[layer.out_dtype], inside=inside, error=error)
+
+
+def step_libraries() -> list[Library]:
+    """What the ladder is built from, v1 first."""
+    return [Library("cuda", (path,)) for path in sorted(STEPS.glob("v*.cu"))]
 
 
 def without_pdl() -> Library:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from chapters.ch07_decode_gemv.candidates import COMPILED, EPS, error, without_pdl
+from chapters.ch07_decode_gemv.candidates import COMPILED, EPS, error, step_libraries, without_pdl
 from qwen3_ref import functional
 from qwen_cuda.benchmarking import Operands, Variant, Work
 from qwen_cuda.loading import using
@@ -113,6 +113,13 @@ def variants(stack: Stack, on_gpu: bool) -> Iterator[Variant]:
         alone = partial(using, without_pdl())
         yield Variant("ours_without_pdl", partial(_ours, stack, True), ulps=ULPS, error=error, inside=alone)
     yield Variant("cublas_and_ours", partial(_cublas, stack), ulps=PEER_ULPS, peer=True, error=error)
+
+
+def ladder(stack: Stack) -> Iterator[Variant]:
+    """Ours, pointed at the kernel of each step."""
+    for library in step_libraries():
+        inside, step = partial(using, library), library.name.partition("_")[0]
+        yield Variant("ours", partial(_ours, stack, True), step, ULPS, inside=inside, error=error)
 
 
 def compiled(stack: Stack) -> Variant:

@@ -20,7 +20,8 @@ from qwen_cuda.testing.references import oracle
 from qwen_cuda.testing.strategies import Layout
 from qwen_cuda.testing.ulp import assert_same_bits
 
-CHUNK = 1024  # columns that a warp takes at once
+SEGMENT = 256  # columns of a row that a warp takes at once
+CHUNK = 4 * SEGMENT  # and a warp of the ladder's steps
 # Many times more rows than the simulator's two SMs have warps: each goes from group to group.
 MANY = 613
 AROUND: tuple[dict[str, Any], ...] = (
@@ -46,24 +47,24 @@ def check_small_products(backend: Backend) -> None:
         multiply(backend, linear_case(1, 1, 1, dtype=dtype))
 
 
-def check_rows_of_one_chunk(backend: Backend) -> None:
-    """Up to 1024 columns: a warp has whole rows, and the last one has fewer."""
-    for k in (8, 64, 264, 896, 1016, CHUNK):
-        for n in (1, 3, 4, 66):
+def check_rows_of_one_segment(backend: Backend) -> None:
+    """Up to 256 columns: a warp has whole rows, and the last group fewer of them."""
+    for k in (8, 64, 136, SEGMENT - 8, SEGMENT):
+        for n in (1, 3, 8, 17, 66):
             multiply(backend, linear_case(1, n, k, seed=n))
-    multiply(backend, linear_case(1, 200, 72))  # a second wave of blocks, in the simulator
+    multiply(backend, linear_case(1, 200, 72))  # several groups of rows for each block, in the simulator
 
 
-def check_rows_of_several_chunks(backend: Backend) -> None:
-    """A row is cut into as many segments as it has chunks. The last chunk may be short, even of one load."""
-    for k in (CHUNK + 8, 2 * CHUNK, 2560, 3 * CHUNK, 3 * CHUNK + 8, 4 * CHUNK, 1031, 2049):
-        for n in (1, 2, 7):
+def check_rows_of_several_segments(backend: Backend) -> None:
+    """A block has a warp for each segment. The last one may be short, even of one load."""
+    for k in (SEGMENT + 8, 896, CHUNK, CHUNK + 8, 2560, 3 * CHUNK, 3 * CHUNK + 8, 4 * CHUNK, 1031, 2049):
+        for n in (1, 2, 17):
             multiply(backend, linear_case(1, n, k))
 
 
-def check_rows_of_many_chunks(backend: Backend) -> None:
-    """More chunks than segments: a warp takes several, and not all warps as many."""
-    for k in (4 * CHUNK + 8, 5 * CHUNK, 9728, 8 * CHUNK, 8 * CHUNK + 1):
+def check_rows_of_many_segments(backend: Backend) -> None:
+    """More segments than a block has warps: each takes several, and not all as many."""
+    for k in (4 * CHUNK + 8, 5 * CHUNK, 9728, 8 * CHUNK + 1):
         for around in AROUND:
             multiply(backend, linear_case(1, 6, k, **around))
     multiply(backend, linear_case(3, 6, 5 * CHUNK, norm=True))
@@ -74,6 +75,7 @@ def check_many_rows_of_weights(backend: Backend) -> None:
     """More groups of rows than warps, so that each takes several in turn; whole ones and a last one that is not."""
     for around in AROUND:
         multiply(backend, linear_case(1, MANY + 1, 72, **around))
+    multiply(backend, linear_case(1, 512, 72, norm=True))
     multiply(backend, linear_case(1, MANY, 1030))
     multiply(backend, linear_case(1, 259, 2 * CHUNK, norm=True))
     multiply(backend, linear_case(3, 130, 3 * CHUNK))
@@ -247,8 +249,8 @@ def _one_by_one(some: LinearCase) -> Tensor:
 
 DECODE_LINEAR_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_small_products,
-    check_rows_of_one_chunk,
-    check_rows_of_several_chunks,
+    check_rows_of_one_segment,
+    check_rows_of_several_segments,
     check_every_batch,
     check_every_dtype,
     check_the_norm_of_any_numbers,
@@ -257,7 +259,7 @@ DECODE_LINEAR_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_nan_and_infinity_pass_through,
     check_prefetch_changes_no_bit,
     check_no_further_from_the_truth_than_pytorch,
-    check_rows_of_many_chunks,
+    check_rows_of_many_segments,
     check_many_rows_of_weights,
     check_bits_do_not_depend_on_company,
 )

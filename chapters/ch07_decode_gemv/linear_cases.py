@@ -92,34 +92,39 @@ def linear_case(
 def longest_chain(backend: Backend, k: int) -> int:
     """How many float32 additions one product may pass through on its way into the sum.
 
-    Our kernels: 8 in a pack, 4 packs of each of a lane's chunks of 1024 columns, 5 between lanes, 3 between segments.
-    Plain C++: 16 sums side by side, then these. PyTorch: nothing is promised but one addition after the other.
+    Our kernels: 8 in a lane, 5 between lanes, then one for each segment of 256 columns. Plain C++: 16 sums side by
+    side, then these. PyTorch: nothing is promised but one addition after the other.
     """
     chains = {"reference": k, "cpu": k // 16 + 1 + 16}
-    return chains.get(backend.name, 8 + 4 * math.ceil(math.ceil(k / 1024) / 4) + 5 + 3)
+    return chains.get(backend.name, 8 + 5 + math.ceil(k / 256))
 
 
 def truth_and_bound(backend: Backend, some: LinearCase) -> tuple[Tensor, Tensor]:
     """The result in float64, and how far each element may lie from it.
 
     A sum s of products p errs by at most (longest chain) · u · Σ|p|. With a norm each product is rounded once more; the
-    sum of squares has the same chain, and half its relative error reaches 1/rms, which takes four more roundings.
+    sum of squares has the same chain, and half its relative error reaches 1/rms, with half of what 1/k, the product
+    with it and the sum with eps add: 1.5 u. The reciprocal root errs by 2 ulp, 4 u, its product with the sum by one.
     SiLU·mul passes the errors of gate and up on by its derivatives, and adds 8 u of the product: an exponential within
-    2 ulp, a sum, a quotient, two products. The residual's sum is one more rounding, then there is the output's own.
+    2 ulp, a sum, a quotient, two products. Before a rounding to 16 bits its short form may stand: the quotient within
+    2 ulp, the exponential of -|z| within 2 + 1.173 |z| (CUDA C++ Programming Guide, intrinsic functions). The
+    residual's sum is one more rounding, then there is the output's own.
     """
     x, weight = some.x.double(), some.weight.double()
     chain = longest_chain(backend, weight.shape[1])
     roundings: float = chain
     if some.norm_weight is not None:
         x = oracle("rms_norm", x, some.norm_weight, some.eps)
-        roundings += chain / 2 + 6
+        roundings += chain / 2 + 7.5
     product = x @ weight.T
     error = roundings * U * (x.abs() @ weight.T.abs()) * (1 + 2**-10)
     if some.silu_mul:
         (gate, up), (gate_error, up_error) = product.chunk(2, dim=1), error.chunk(2, dim=1)
         gated = torch.nn.functional.silu(gate)
         product = gated * up
-        error = STEEPEST * gate_error * (up.abs() + up_error) + gated.abs() * up_error + 8 * U * product.abs()
+        short = (some.out_dtype or some.weight.dtype) != FP32
+        own = 11 + 2.4 * (gate.abs() + gate_error) if short else 8
+        error = STEEPEST * gate_error * (up.abs() + up_error) + gated.abs() * up_error + own * U * product.abs()
     if some.residual is not None:
         product = product + some.residual.double()
         error = error + U * (product.abs() + error)

@@ -12,7 +12,7 @@ from chapters.ch07_decode_gemv.decode_linear_checks import (
     DECODE_LINEAR_CHECKS,
     LARGE,
     check_every_batch,
-    check_rows_of_one_chunk,
+    check_rows_of_one_segment,
     check_small_products,
 )
 from qwen_cuda.building import ROOT, Edit, Library, build
@@ -58,7 +58,7 @@ HOLES: Holes = {
             FILE,
             "  (void)up, (void)squares, (void)i, (void)to;  // write it here\n  return product;\n",
             """  const float scale = a.norm_weight != nullptr ? a.norm_scale(squares) : 1.0f;
-  if (a.silu_mul) return silu(product * scale) * (up * scale);
+  if (a.silu_mul) return a.silu(product * scale) * (up * scale);
   return product * scale + (a.residual != nullptr ? a.residual_of(a.residual_bits(i, to)) : 0.0f);
 """,
         ),
@@ -90,12 +90,12 @@ def test_words_of_the_page_of_exercise_7_choose_tests() -> None:
     """pytest's -k looks into the names of tests, which hold those of the checks."""
     words = re.findall(r'ARGS="-k (\w+)"', (FOLDER / "README.md").read_text(encoding="utf-8"))
     chosen = [[check for check in DECODE_LINEAR_CHECKS if word in check.__name__] for word in words]
-    assert chosen == [[check_small_products], [check_rows_of_one_chunk]]
+    assert chosen == [[check_small_products], [check_rows_of_one_segment]]
 
 
 def test_holes_of_decode_linear_can_be_filled_one_after_the_other() -> None:
     """Each one filled makes one more check pass, and the next one name the next hole."""
-    checks = (check_small_products, check_rows_of_one_chunk, check_every_batch)
+    checks = (check_small_products, check_rows_of_one_segment, check_every_batch)
     for filled, hole in enumerate(HOLES):
         with opened("sim", with_filled(filled)) as backend:
             for check in checks[:filled]:

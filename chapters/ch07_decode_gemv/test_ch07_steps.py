@@ -35,8 +35,8 @@ def test_a_step_of_decode_linear_is_right_in_another_order_of_threads(path: Path
                 check(backend)
 
 
-def test_the_ladder_has_three_steps_of_decode_linear() -> None:
-    assert [path.stem.partition("_")[0] for path in STEPS] == ["v1", "v2", "v3"]
+def test_the_ladder_has_four_steps_of_decode_linear() -> None:
+    assert [path.stem.partition("_")[0] for path in STEPS] == ["v1", "v2", "v3", "v4"]
     for path in STEPS:
         with opened("sim", step_library(path, "sim", "plain")) as backend:
             assert backend.offered == {"decode_linear"}

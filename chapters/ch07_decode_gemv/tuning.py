@@ -27,43 +27,43 @@ KERNEL = "decode_linear.cu"
 BATCHES = (4, 8)
 
 
+GAIN = "  read_gain();\n"
+WAIT = "  grid_dependency_wait();  // before it nothing is read that a kernel may have written\n"
+
+
 def kernel(*pairs: tuple[str, str]) -> tuple[Edit, ...]:
     return tuple(Edit(KERNEL, old, new) for old, new in pairs)
 
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     # How the work of a layer is shared out.
-    "2 rows a warp, whole rows": kernel(("kLongRows = 4", "kLongRows = 2")),
-    "4 rows a warp, cut rows": kernel(("kCutRows = 2", "kCutRows = 4")),
-    "blocks of 8 warps at most": kernel(("kMostWarps = 16", "kMostWarps = 8")),
-    "blocks of 4 warps at most": kernel(("kMostWarps = 16", "kMostWarps = 4"), ("kWaves = 2", "kWaves = 6")),
-    "two blocks an SM": kernel(("sms = multiprocessors(), groups", "sms = 2 * multiprocessors(), groups")),
-    "rows cut in two": kernel(("kMostSegments = 4", "kMostSegments = 2")),
-    "rows not cut": kernel(("kMostSegments = 4", "kMostSegments = 1")),
-    "from group to group, always": kernel(("kWaves = 2", "kWaves = 0")),
+    "16 rows a warp, always": kernel(("busiest(a, 16, sms) <= busiest(a, 8, sms)", "true")),
+    "8 rows a warp, always": kernel(("busiest(a, 16, sms) <= busiest(a, 8, sms)", "false")),
+    "registers as the compiler likes": kernel(
+        ("kRows > 8 ? 20 : 16)", "kRows > 8 ? 12 : 16)"), ("kRows > 8 ? 1 : 2)", "1)")
+    ),
+    "two waves of blocks before a walk": kernel(("kWaves = 1", "kWaves = 2")),
+    "from group to group, always": kernel(("kWaves = 1", "kWaves = 0")),
+    "blocks for all groups, never a walk": kernel(("kWaves = 1", "kWaves = 10000")),
     # The walk: the head, and batches.
-    "walk: 4 rows in flight twice": kernel(("kWalkRows = 2", "kWalkRows = 4"), ("kWalkBlocks = 2", "kWalkBlocks = 1")),
-    "walk: 3 blocks an SM": kernel(("kWalkBlocks = 2", "kWalkBlocks = 3")),
-    "walk: blocks of 4 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 4"), ("kWalkBlocks = 2", "kWalkBlocks = 4")),
-    "walk: blocks of 16 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 16"), ("kWalkBlocks = 2", "kWalkBlocks = 1")),
+    "walk: 4 rows a warp": kernel(("busiest(a, 8, places) <= busiest(a, 4, places)", "false")),
+    "walk: 12 warps an SM": kernel(("kWalkWarps = 8", "kWalkWarps = 4"), ("kWalkSmWarps = 16", "kWalkSmWarps = 12")),
+    "walk: blocks of 4 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 4")),
+    "walk: blocks of 16 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 16")),
     # Single ideas, undone.
     "weights through the first-level cache": (
         Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),
     ),
-    "the gain after the wait": kernel(
-        ("  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);\n", ""),
-        (
-            "before it nothing is read that a kernel may have written\n",
-            "before it nothing is read that a kernel may have written\n"
-            "  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);\n",
-        ),
-    ),
+    "the gain after the wait": kernel((GAIN + WAIT, WAIT + GAIN)),
     "the next kernel may start when this one's weights are here": kernel(
         ("  grid_dependency_trigger();", "  "),
-        ("  Sums sums;\n", "  grid_dependency_trigger();\n  Sums sums;\n"),
+        ("  LaneInput x;\n", "  grid_dependency_trigger();\n  LaneInput x;\n"),
     ),
     "bf16 numbers converted by CUDA's function": (
         Edit("lane_columns.cuh", "std::is_same_v<T, __nv_bfloat16>", "false"),
+    ),
+    "exact exponential and division": (
+        Edit("linear_operands.cuh", "if (wide_out) {\n      const float power", "{\n      const float power"),
     ),
 }
 

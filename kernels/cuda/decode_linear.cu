@@ -1,116 +1,166 @@
 // decode_linear.cu: out = x W^T for the 1 to 8 rows of x that decoding has, with what stands before and after it: the
 // norm of x, the sum with a residual, SiLU(gate) * up.
 //
-// Mapping   Thread (32 * segment + lane, group) of a block. A warp takes a group of kRows rows of W, and of those its
-//           segment: chunks of 1024 columns, `segments` apart. A lane asks for all its 16-byte words of a chunk at
-//           once. The segments of a group are warps of one block, and meet in shared memory.
-// Order     A lane adds its packs in order, a butterfly adds the lanes, then the segments are added in order. Both cuts
-//           depend on k alone: a row's bits are the same alone and in a batch, in any W, however x and W lie.
-// Norm      1/rms is a factor of the finished sum, so that no warp waits for it: each adds the squares of its columns.
+// Mapping   Thread (32 * part + lane, group) of a block. A warp takes kRows rows of W and of those a segment of 256
+//           columns, a lane 8 columns: kRows loads of 16 bytes, all on the way at once. `parts` warps of the block have
+//           the segments of a group of rows; of more segments each takes every parts-th.
+// Order     A lane adds its products in order, a butterfly adds the lanes, then the segments are added in order. That
+//           depends on k alone: a row's bits are the same alone and in a batch, in any W, however x and W lie.
+// Norm      1/rms is a factor of the finished sum, so that no warp waits for it.
 // Traffic   W once, n * k elements; x from the caches, for every warp. Two operations for each 2 bytes: memory decides.
 // Contract  fp32 sums and one rounding. With prefetch, weight and norm_weight are read before grid_dependency_wait().
-#include "linear_operands.cuh"
 #include "row_sums.cuh"
 
 namespace {
 
-// What an H200 likes best: docs/experiments.md.
-constexpr int kMostWarps = 16;    // of a block
-constexpr int kMostSegments = 4;  // of a row
-constexpr int kLongRows = 4;      // rows of W a warp where a row is one segment
-constexpr int kCutRows = 2;       // where it is several
-constexpr int kWaves = 2;         // of full blocks on all SMs, up to which a warp takes one group of rows
-constexpr int kWalkRows = 2;      // rows a warp that goes from group to group, with as many in flight
-constexpr int kWalkWarps = 8;     // of its block
-constexpr int kWalkBlocks = 2;    // such blocks of an SM
+constexpr int kWaves = 1;         // of blocks on all SMs whose warps have one group of rows each
+constexpr int kWalkWarps = 8;     // of a block that walks from group to group, where that is not enough
+constexpr int kWalkSmWarps = 16;  // of all such blocks on an SM: what the registers allow
 
-// Rows [first, first + kBatch) of x, as far as there are so many: first is kBatch * blockIdx.y. Without kWalks each
-// warp has one chunk of one group of rows, which is all that there is. With it, it goes on to the next chunk, and then
-// by the whole grid to the next group, and asks for the next one before it works on this one.
+// Of a block that does not walk.
+template <int kRows>
+constexpr int kMostWarps = kRows > 8 ? 12 : 16;
+
+// What the compiler is told of a block's threads and of blocks on an SM. It then uses at most 96 registers for 16 rows
+// and 64 for 8: gate and up leave room for the next kernel's blocks, whose weights come in while these are multiplied.
+template <int kRows, bool kWalks>
+constexpr int kThreads = (kWalks ? kWalkWarps : (kRows > 8 ? 20 : 16)) * kWarpSize;
+template <int kRows, bool kWalks>
+constexpr int kOnSm = kWalks ? kWalkSmWarps / kWalkWarps : (kRows > 8 ? 1 : 2);
+
+// Rows [first, first + kBatch) of x, as far as there are so many: first is kBatch * blockIdx.y. Without kWalks a warp
+// has one segment of one group of rows, which is all that there is. With it, it goes on to the next segment, and then
+// by the whole grid to the next group; for one row of x it asks for these weights before it works on those that it has.
 // --8<-- [start:kernel]
 template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
-__global__ void __launch_bounds__((kWalks ? kWalkWarps : kMostWarps) * kWarpSize,
-                                  (kWalks && kBatch == 1) ? kWalkBlocks : 0) multiply_rows(LinearOperands<W, X> a) {
-  using Sums = RowSums<kRows, kBatch>;
-  static_assert(Sums::kLanes <= kWarpSize && kRows % 2 == 0, "a lane for each sum, and gate and up in one group");
-  __shared__ SegmentSums<Sums::kLanes, kWalks ? kWalkWarps : kMostWarps> meeting[kWalks ? 2 : 1];
-  const int lane = threadIdx.x % kWarpSize, segment = threadIdx.x / kWarpSize, segments = blockDim.x / kWarpSize;
-  const int warp = threadIdx.y * segments + segment, first = blockIdx.y * kBatch;
-  const int mine = first + lane % kBatch;  // the row of x whose sum this lane gets
-  grid_dependency_trigger();               // the next kernel may come in, and ask for its weights while we work
+__global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
+    multiply_segments(LinearOperands<W, X> a) {
+  constexpr int kSums = kRows * kBatch, kWarps = kWalks ? kWalkWarps : kMostWarps<kRows>;
+  constexpr int kReads = kBatch == 2 ? 2 : 1;  // rows of x at once
+  constexpr bool kAhead = kWalks && kBatch == 1;
+  __shared__ Meeting<kWarps, kSums, kBatch> meeting[kWalks ? 2 : 1];
+  const int lane = threadIdx.x % kWarpSize, first = kAligned ? 0 : blockIdx.y * kBatch;
+  const int part = threadIdx.x / kWarpSize, parts = blockDim.x / kWarpSize;
+  // The next kernel may come in, and ask for its weights while we work.
+  grid_dependency_trigger();
   if (!a.prefetch) grid_dependency_wait();
 
-  int group = blockIdx.x * blockDim.y + threadIdx.y, chunk = segment, turn = 0;
-  RowChunk<W, kRows> rows;
-  load_rows<kAligned, true>(rows, a, group, chunk, lane);
-  LaneColumns<W> gain;
-  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);
+  int group = blockIdx.x * blockDim.y + threadIdx.y, turn = 0;
+  int column = part * kSegmentColumns + lane * kLaneColumns;
+  int left = a.k;  // columns from the first segment of this turn on
+  // Where a lane without columns reads: any that there are.
+  const int last_column = a.k - kLaneColumns;
+  const auto place = [=](int from) { return kAligned ? min(from, last_column) : from; };
+  LaneColumns<W> rows[kRows], gain;
+  const auto read_gain = [&] {
+    const W* from = a.norm_weight + place(column);
+    if constexpr (kNorm) gain.template load<kAligned, false>(from, a.k - column);
+  };
+  load_rows<kAligned>(rows, a, group, place(column));
+  read_gain();
   grid_dependency_wait();  // before it nothing is read that a kernel may have written
 
-  Sums sums;
+  // The row of W and of x whose sum this lane gets, where it ends, and what is added there.
+  const int r = lane / kBatch, i = first + lane % kBatch;
+  const bool is_up = a.silu_mul && r >= kRows / 2;
   LaneInput x;
   bool x_is_here = false;  // of one row of x; several are read again for each group of rows
+  float squares[kBatch] = {};
+  RowSum sum = {0.0f, 0.0f};
   while (true) {
-    const bool ends_row = !kWalks || (chunk + segments) * kChunkColumns >= a.k;
+    const int width = parts * kSegmentColumns;  // of a turn
+    const bool ends_row = !kWalks || left <= width;
     const int next_group = ends_row ? group + gridDim.x * blockDim.y : group;
-    const int next_chunk = ends_row ? segment : chunk + segments;
-    const bool is_last = !kWalks || a.template column<kRows>(next_group - threadIdx.y, 0) >= a.columns;  // of the block
-    RowChunk<W, kRows> next;
-    if constexpr (kWalks) {
-      if (!is_last) load_rows<kAligned, true>(next, a, next_group, next_chunk, lane);
+    const int next_column = ends_row ? column % width : column + width;
+    const int group_columns = a.silu_mul ? kRows / 2 : kRows;
+    const int next_of_block = (next_group - int(threadIdx.y)) * group_columns;
+    const bool is_last = !kWalks || (ends_row && next_of_block >= a.columns);
+    LaneColumns<W> next[kAhead ? kRows : 1];
+    if constexpr (kAhead) {
+      if (!is_last) load_rows<kAligned>(next, a, next_group, place(next_column));
     }
-    // What the lane writes in the end, and adds then.
-    const int r = lane / kBatch, to = a.template column<kRows>(group, r);
-    const bool writes =
-        ends_row && segment == 0 && lane < Sums::kLanes && mine < a.batch && to < a.columns && !a.is_up(r);
-    const bool adds = writes && a.residual != nullptr;
-    const unsigned residual = adds ? a.residual_bits(mine, to) : 0;
-
+    const bool x_is_new = kBatch > 1 || !x_is_here;
+    LaneColumns<X> raw[kReads];
+    const auto read_x = [&](int b) {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (kBatch > 1 || !x_is_here) {
-        LaneColumns<X> raw;
-        raw.template load<kAligned, false>(a.x_row(min(first + i, a.batch - 1)), chunk, a.k, lane);
-        const float squares = x.template set<kNorm>(raw, gain);
-        sums.squares[i] = chunk == segment ? squares : sums.squares[i] + squares;
+      for (int c = 0; c < kReads; ++c) {
+        const int row = kBatch == 1 ? first : min(first + b + c, a.batch - 1);
+        raw[c].template load<kAligned, false>(a.x_row(row) + place(column), a.k - column);
       }
-      sums.add(rows, x, i);
+    };
+    if (x_is_new) read_x(0);
+
+    // The column of out that this lane writes, and what it adds there.
+    const int to = group * group_columns + (is_up ? r - kRows / 2 : r);
+    const bool is_mine = lane < kSums && i < a.batch && to < a.columns && !is_up;
+    const bool writes = ends_row && part == 0 && is_mine;
+    const bool adds = writes && a.residual != nullptr;
+    const unsigned residual = adds ? a.residual_bits(i, to) : 0;
+
+    const bool counts = column < a.k;
+    float products[kSums];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (b % kReads == 0 && b > 0) read_x(b);
+      if (x_is_new) squares[b] = x.template set<kNorm>(raw[b % kReads], gain);
+      if (!counts) squares[b] = 0.0f;
+#pragma unroll
+      for (int q = 0; q < kRows; ++q) {
+        products[q * kBatch + b] = counts ? x.dot(rows[q]) : 0.0f;
+      }
     }
 
-    if (ends_row) {
-      LaneSum sum = sums.template over_lanes<kNorm>(lane);
-      if (segments > 1) sum = meeting[turn].over_segments(sum, warp, segment, segments, lane);
+    auto& here = meeting[turn];
+    here.put(here.products[threadIdx.y * parts + part], warp_sums(products, lane), lane);
+    if (kNorm && x_is_new) {
+      const float total = warp_sums(squares, lane);
+      if (threadIdx.y == 0) here.put(here.squares[part], total, lane);
+    }
+    __syncthreads();
+    if (part == 0 && lane < kSums) {
+      const int segments = (left + kSegmentColumns - 1) / kSegmentColumns;
+      const int count = kWalks ? min(parts, segments) : parts;
+      const int group_warp = threadIdx.y * parts;
+      const bool starts_row = !kWalks || left == a.k;
+      const float product = starts_row ? 0.0f : sum.product;
+      sum.product = here.add(product, here.products, group_warp, count, lane);
+      if (kNorm && x_is_new) {
+        const float before = starts_row ? 0.0f : sum.squares;
+        sum.squares = here.add(before, here.squares, 0, count, lane % kBatch);
+      }
+    }
+    if (ends_row && part == 0) {
       const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
       const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
-      const float up = __shfl_down_sync(kAllLanes, value, kBatch);
-      if (writes) a.store(mine, to, a.silu_mul ? silu(value) * up : value);
+      const float up = __shfl_down_sync(kAllLanes, value, kSums / 2);
+      if (writes) a.store(i, to, a.silu_mul ? a.silu(value) * up : value);
     }
     if constexpr (!kWalks) {
       return;
     } else {
       if (is_last) return;
-      if (ends_row) {
-        sums.clear_products();
-        turn ^= 1;  // the next rows meet elsewhere: who still reads is not disturbed
-      }
-      x_is_here = next_chunk == chunk;
-      if (kNorm && !x_is_here) gain.template load<kAligned, false>(a.norm_weight, next_chunk, a.k, lane);
+      turn ^= 1;  // the next rows meet elsewhere: who still reads is not disturbed
+      x_is_here = next_column == column;
+      group = next_group, column = next_column, left = ends_row ? a.k : left - width;
+      if (!x_is_here) read_gain();
+      if constexpr (kAhead) {
 #pragma unroll
-      for (int q = 0; q < kRows; ++q) rows[q] = next[q];
-      group = next_group, chunk = next_chunk;
+        for (int q = 0; q < kRows; ++q) rows[q] = next[q];
+      } else {
+        load_rows<kAligned>(rows, a, group, place(column));
+      }
     }
   }
 }
 // --8<-- [end:kernel]
 
 template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
-void launch_rows(
-    const LinearOperands<W, X>& a, int segments, int groups_of_block, int64_t blocks, cudaStream_t stream) {
+void launch_rows(const LinearOperands<W, X>& a, int64_t parts, int64_t groups, int64_t blocks, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
   const dim3 grid(unsigned(blocks), unsigned((a.batch + kBatch - 1) / kBatch));
-  const dim3 block(unsigned(segments * kWarpSize), unsigned(groups_of_block));
-  launch(options, multiply_rows<kRows, kBatch, kNorm, kAligned, kWalks, W, X>, grid, block, 0, stream, a);
+  const dim3 block(unsigned(parts * kWarpSize), unsigned(groups));
+  launch(options, multiply_segments<kRows, kBatch, kNorm, kAligned, kWalks, W, X>, grid, block, 0, stream, a);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -123,39 +173,56 @@ int64_t groups_of(const LinearOperands<W, X>& a, int rows) {
   return ceil_div(a.columns, a.silu_mul ? rows / 2 : rows);
 }
 
-template <int kBatch, bool kNorm, bool kAligned, class W, class X>
-void walk(const LinearOperands<W, X>& a, int segments, cudaStream_t stream) {
-  const int groups_of_block = kWalkWarps / segments;
-  const int64_t blocks = ceil_div(groups_of(a, kWalkRows), groups_of_block);
-  const int64_t most = int64_t(kWalkBlocks) * multiprocessors();
-  launch_rows<kWalkRows, kBatch, kNorm, kAligned, true>(a, segments, groups_of_block, blocks < most ? blocks : most,
-                                                        stream);
+// Rows of W that the busiest of `places` gets, where each gets a group of `rows` in turn.
+template <class W, class X>
+int64_t busiest(const LinearOperands<W, X>& a, int rows, int64_t places) {
+  return ceil_div(groups_of(a, rows), places) * rows;
+}
+
+// A block that walks has at most kWalkWarps warps, each as many segments as the others.
+struct Walk {
+  int64_t parts, groups, blocks;
+  explicit Walk(int k) {
+    const int64_t segments = ceil_div(k, kSegmentColumns);
+    parts = ceil_div(segments, ceil_div(segments, kWalkWarps));
+    groups = kWalkWarps / parts;
+    blocks = kWalkSmWarps / (parts * groups) * multiprocessors();  // that run at once
+  }
+};
+
+template <int kRows, int kBatch, bool kNorm, bool kAligned, class W, class X>
+void walk(const LinearOperands<W, X>& a, cudaStream_t stream) {
+  const Walk all(a.k);
+  const int64_t blocks = ceil_div(groups_of(a, kRows), all.groups);
+  const bool stays = kBatch == 1 && blocks > all.blocks;  // several rows of x are not read ahead: blocks take turns
+  launch_rows<kRows, kBatch, kNorm, kAligned, true>(a, all.parts, all.groups, stays ? all.blocks : blocks, stream);
 }
 
 // One block an SM, as large as it need be. False, and nothing is launched, where that is not enough for W.
 template <int kRows, bool kNorm, class W, class X>
-bool launch_once(const LinearOperands<W, X>& a, int segments, cudaStream_t stream) {
-  const int64_t sms = multiprocessors(), groups = groups_of(a, kRows), most = kMostWarps / segments;
+bool launch_once(const LinearOperands<W, X>& a, cudaStream_t stream) {
+  const int64_t segments = ceil_div(a.k, kSegmentColumns), most = kMostWarps<kRows> / segments, sms = multiprocessors();
+  const int64_t groups = groups_of(a, kRows);
   if (groups > kWaves * sms * most) return false;
-  const int64_t share = ceil_div(groups, sms), groups_of_block = share < most ? share : most;
-  launch_rows<kRows, 1, kNorm, true, false>(a, segments, int(groups_of_block), ceil_div(groups, groups_of_block),
-                                            stream);
+  const int64_t share = ceil_div(groups, sms), of_block = share < most ? share : most;
+  launch_rows<kRows, 1, kNorm, true, false>(a, segments, of_block, ceil_div(groups, of_block), stream);
   return true;
 }
 
-// Only `segments` decides about the order of a sum, and it depends on k alone.
 template <bool kNorm, class W, class X>
 void choose(const LinearOperands<W, X>& a, cudaStream_t stream) {
-  const int64_t chunks = ceil_div(a.k, kChunkColumns);
-  const int segments = chunks < kMostSegments ? int(chunks) : kMostSegments;
-  if (!is_aligned(a)) return walk<1, kNorm, false>(a, segments, stream);
-  if (a.batch > 4) return walk<8, kNorm, true>(a, segments, stream);
-  if (a.batch > 2) return walk<4, kNorm, true>(a, segments, stream);
-  if (a.batch > 1) return walk<2, kNorm, true>(a, segments, stream);
-  const bool launched = chunks > segments ? false
-                        : segments > 1    ? launch_once<kCutRows, kNorm>(a, segments, stream)
-                                          : launch_once<kLongRows, kNorm>(a, segments, stream);
-  if (!launched) walk<1, kNorm, true>(a, segments, stream);
+  if (!is_aligned(a)) return walk<4, 1, kNorm, false>(a, stream);
+  if (a.batch > 4) return walk<4, 8, kNorm, true>(a, stream);
+  if (a.batch > 2) return walk<4, 4, kNorm, true>(a, stream);
+  if (a.batch > 1) return walk<8, 2, kNorm, true>(a, stream);
+  const int64_t sms = multiprocessors();
+  const bool launched =
+      busiest(a, 16, sms) <= busiest(a, 8, sms) ? launch_once<16, kNorm>(a, stream) : launch_once<8, kNorm>(a, stream);
+  if (launched) return;
+  const Walk all(a.k);
+  const int64_t places = all.blocks * all.groups;
+  busiest(a, 8, places) <= busiest(a, 4, places) ? walk<8, 1, kNorm, true>(a, stream)
+                                                 : walk<4, 1, kNorm, true>(a, stream);
 }
 
 }  // namespace

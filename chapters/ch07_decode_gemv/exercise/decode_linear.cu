@@ -45,7 +45,7 @@ constexpr bool kFinishIsWritten = false;  // set it to true once it is
 
 // Returns the number that is rounded and stored. product and up are finished sums over x * gain, up only with
 // a.silu_mul; squares is the sum of the squares of x. Where a.norm_weight is not null both products still lack the
-// factor a.norm_scale(squares). Then comes silu(gate) * up, or the residual where there is one: silu() is given, and
+// factor a.norm_scale(squares). Then comes a.silu(gate) * up, or the residual where there is one:
 // a.residual_of(a.residual_bits(i, to)) is its number in row i and column `to`.
 template <class Operands>
 __device__ __forceinline__ float finished(const Operands& a, float product, float up, float squares, int i, int to) {
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) multiply(Operands a) {
   const auto product_with = [&](const auto* row) {
     return warp_sum(kPacks ? sum_of_packs(row, a.k, lane, x) : sum_of_elements(row, a.k, lane, x));
   };
-  const float product = product_with(a.row(to, 0));
-  const float up = a.silu_mul ? product_with(a.row(to, 1)) : 0.0f;
+  const float product = product_with(a.row(to));
+  const float up = a.silu_mul ? product_with(a.row(a.columns + to)) : 0.0f;
   float squares = 0.0f;
   if (a.norm_weight != nullptr) {
     for (int c = lane; c < a.k; c += kWarpSize) squares += to_float(row_of_x[c]) * to_float(row_of_x[c]);

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) warp_per_row(Operands a) {
   const int to = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
   if (to >= a.columns) return;
   const auto* x = a.x_row(i);
-  const auto *row = a.row(to, 0), *up_row = a.silu_mul ? a.row(to, 1) : row;
+  const auto *row = a.row(to), *up_row = a.silu_mul ? a.row(a.columns + to) : row;
 
   float sum = 0.0f, up = 0.0f, squares = 0.0f;
   for (int c = lane; c < a.k; c += kWarpSize) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) warp_per_row(Operands a) {
 
   const float scale = a.norm_weight != nullptr ? a.norm_scale(warp_sum(squares)) : 1.0f;
   sum = warp_sum(sum) * scale;
-  if (a.silu_mul) sum = silu(sum) * (warp_sum(up) * scale);
+  if (a.silu_mul) sum = a.silu(sum) * (warp_sum(up) * scale);
   if (lane > 0) return;
   if (a.residual != nullptr) sum += a.residual_of(a.residual_bits(i, to));
   a.store(i, to, sum);

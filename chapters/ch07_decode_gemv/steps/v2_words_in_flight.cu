@@ -9,8 +9,7 @@
 // needs the first: a warp has 8 KiB on the way, and what it reads of x serves four rows.
 //
 // The idea: bytes in flight. 4.5 TB/s times 600 ns are 2.7 MB, 20 KB for each of 132 SMs, at any moment.
-#include "linear_operands.cuh"
-#include "row_sums.cuh"
+#include "row_chunks.cuh"
 
 namespace {
 
@@ -24,27 +23,25 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) words_in_flight(Operands a)
   const int lane = threadIdx.x % kWarpSize, i = blockIdx.y;
   const int group = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
 
-  RowSums<kRows, 1> sums;
+  ChunkSums<kRows> sums;
   for (int chunk = 0; chunk * kChunkColumns < a.k; ++chunk) {
-    RowChunk<W, kRows> rows;
-    load_rows<kAligned, false>(rows, a, group, chunk, lane);
-    LaneColumns<W> gain;
-    if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);
-    LaneColumns<X> raw;
-    raw.template load<kAligned, false>(a.x_row(i), chunk, a.k, lane);
-    LaneInput x;
-    sums.squares[0] += x.template set<kNorm>(raw, gain);
-    sums.add(rows, x, 0);
+    LaneChunk<W> rows[kRows], gain;
+    load_chunk<kAligned, false>(rows, a, group, chunk, lane);
+    const W* norm = a.norm_weight;
+    if constexpr (kNorm) gain.template load<kAligned, false>(norm, chunk, a.k, lane);
+    LaneChunk<X> x;
+    x.template load<kAligned, false>(a.x_row(i), chunk, a.k, lane);
+    sums.template add<kNorm>(rows, x, gain);
   }
 
   // Lane r has the sum of row r.
   const LaneSum sum = sums.template over_lanes<kNorm>(lane);
-  const int to = a.template column<kRows>(group, lane);
+  const int to = column_of<kRows>(a, group, lane);
   const float value = kNorm ? sum.product * a.norm_scale(sum.squares) : sum.product;
   const float up = __shfl_down_sync(kAllLanes, value, 1);
-  if (lane >= kRows || to >= a.columns || a.is_up(lane)) return;
+  if (lane >= kRows || to >= a.columns || is_up(a, lane)) return;
   const float added = a.residual != nullptr ? a.residual_of(a.residual_bits(i, to)) : 0.0f;
-  a.store(i, to, a.silu_mul ? silu(value) * up : value + added);
+  a.store(i, to, a.silu_mul ? a.silu(value) * up : value + added);
 }
 // --8<-- [end:kernel]
 

@@ -11,8 +11,7 @@
 // The idea: 1024 rows of 2048 or 3072 columns are 256 groups of v2, on 132 SMs not even two warps each, and the few
 // loop over their chunks. Cut, the same bytes are asked for by four times as many warps, all at once. The segments are
 // added in order by one warp: the same bits each time, which an atomic sum would not give.
-#include "linear_operands.cuh"
-#include "row_sums.cuh"
+#include "row_chunks.cuh"
 
 namespace {
 
@@ -24,31 +23,31 @@ __global__ void __launch_bounds__(kGroups * kMostSegments * kWarpSize) split_k(O
   using W = typename Operands::Weight;
   using X = typename Operands::Input;
   __shared__ SegmentSums<kRows, kGroups * kMostSegments> meeting;
-  const int lane = threadIdx.x % kWarpSize, segment = threadIdx.x / kWarpSize, segments = blockDim.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int segment = threadIdx.x / kWarpSize, segments = blockDim.x / kWarpSize;
   const int group = blockIdx.x * kGroups + threadIdx.y, i = blockIdx.y;
 
-  RowSums<kRows, 1> sums;
+  ChunkSums<kRows> sums;
   for (int chunk = segment; chunk * kChunkColumns < a.k; chunk += segments) {
-    RowChunk<W, kRows> rows;
-    load_rows<kAligned, true>(rows, a, group, chunk, lane);
-    LaneColumns<W> gain;
-    if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight, chunk, a.k, lane);
-    LaneColumns<X> raw;
-    raw.template load<kAligned, false>(a.x_row(i), chunk, a.k, lane);
-    LaneInput x;
-    sums.squares[0] += x.template set<kNorm>(raw, gain);
-    sums.add(rows, x, 0);
+    LaneChunk<W> rows[kRows], gain;
+    load_chunk<kAligned, true>(rows, a, group, chunk, lane);
+    const W* norm = a.norm_weight;
+    if constexpr (kNorm) gain.template load<kAligned, false>(norm, chunk, a.k, lane);
+    LaneChunk<X> x;
+    x.template load<kAligned, false>(a.x_row(i), chunk, a.k, lane);
+    sums.template add<kNorm>(rows, x, gain);
   }
 
   LaneSum sum = sums.template over_lanes<kNorm>(lane);
-  sum = meeting.over_segments(sum, threadIdx.y * segments + segment, segment, segments, lane);
+  const int warp = threadIdx.y * segments + segment;
+  sum = meeting.over_segments(sum, warp, segment, segments, lane);
   if (segment > 0) return;
-  const int to = a.template column<kRows>(group, lane);
+  const int to = column_of<kRows>(a, group, lane);
   const float value = kNorm ? sum.product * a.norm_scale(sum.squares) : sum.product;
   const float up = __shfl_down_sync(kAllLanes, value, 1);
-  if (lane >= kRows || to >= a.columns || a.is_up(lane)) return;
+  if (lane >= kRows || to >= a.columns || is_up(a, lane)) return;
   const float added = a.residual != nullptr ? a.residual_of(a.residual_bits(i, to)) : 0.0f;
-  a.store(i, to, a.silu_mul ? silu(value) * up : value + added);
+  a.store(i, to, a.silu_mul ? a.silu(value) * up : value + added);
 }
 // --8<-- [end:kernel]
 

@@ -161,8 +161,8 @@ struct DecodeLinear {
   const void* x;                      // [batch, k]
   const void* weight;                 // [n, k], without gaps
   const void* norm_weight;            // [k], or null
-  const void* residual;               // [batch, n] in the output's dtype, or null; not with silu_mul
-  void* out;                          // [batch, n], with silu_mul [batch, n / 2]; without gaps
+  const void* residual;               // [batch, n] as out, or null; not with silu_mul
+  void* out;                          // [batch, n], with silu_mul [batch, n / 2]
   int64_t batch, n, k;                // batch: 1 to 8
   int64_t x_stride, residual_stride;  // elements from one row to the next
   float eps;

@@ -1,86 +1,67 @@
-// row_sums.cuh: the sums that a warp makes of a few rows of W and the rows of x.
+// row_sums.cuh: how a warp gets its segment of a few rows of W, and where the warps that share rows meet.
 #pragma once
 
 #include "lane_columns.cuh"
+#include "linear_operands.cuh"
 
-// A warp's chunk of neighbouring rows of W.
-template <class W, int kRows>
-using RowChunk = LaneColumns<W>[kRows];
-
-// Rows of a group that have no column of out are zeros, and not read.
-template <bool kAligned, bool kOnce, int kRows, class Operands>
-__device__ __forceinline__ void load_rows(
-    LaneColumns<typename Operands::Weight> (&rows)[kRows], const Operands& a, int group, int chunk, int lane) {
+// A lane's columns of the rows of a group: kRows neighbours, with silu_mul half of them of gate and half of up, which
+// serve the same columns of out. Where a group has fewer rows its last one is read again, and that sum not stored.
+// --8<-- [start:load_rows]
+template <bool kAligned, int kRows, class W, class X>
+__device__ __forceinline__ void load_rows(LaneColumns<W> (&rows)[kRows],
+                                          const LinearOperands<W, X>& a,
+                                          int group,
+                                          int column) {
+  constexpr int kHalf = kRows / 2;
+  const int first = min(group * (a.silu_mul ? kHalf : kRows), a.columns - 1);
+  const unsigned last = a.columns - 1 - first;                                  // counted from the first
+  const unsigned second = a.silu_mul ? a.columns : min(unsigned(kHalf), last);  // where the second half begins
+  const unsigned last_of_second = a.silu_mul ? last : last - second;            // counted from there
+  const unsigned row_bytes = unsigned(a.k) * unsigned(sizeof(W));
+  const char* half = reinterpret_cast<const char*>(a.row(first) + column);
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int to = a.template column<kRows>(group, r);
-    rows[r].template load<kAligned, kOnce>(a.row(to, r), chunk, a.k, lane, to < a.columns);
+  for (unsigned r = 0; r < kRows; ++r) {
+    if (r == kHalf) half += uint64_t(second) * row_bytes;
+    const unsigned at = r < kHalf ? min(r, last) : min(r - kHalf, last_of_second);
+    rows[r].template load<kAligned, true>(reinterpret_cast<const W*>(half + uint64_t(at) * row_bytes), a.k - column);
   }
 }
+// --8<-- [end:load_rows]
 
-// Of lane r * kBatch + i: the sum for row r of W and row i of x, and the squares of that row of x.
-struct LaneSum {
+// Of a row of x: its product with a row of W, and its squares.
+struct RowSum {
   float product, squares;
 };
 
-template <int kRows, int kBatch>
-struct RowSums {
-  static constexpr int kLanes = kRows * kBatch;  // that have a sum
-  float products[kRows][kBatch] = {};
-  float squares[kBatch] = {};  // as of all rows of W
+// The sums of the segments that a block has at once, in shared memory.
+// --8<-- [start:meeting]
+template <int kWarps, int kSums, int kBatch>
+struct Meeting {
+  float products[kWarps][kSums], squares[kWarps][kBatch];
 
-  __device__ __forceinline__ void clear_products() {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) products[r][i] = 0.0f;
-    }
+  // A lane whose number is a multiple of 32 / kCount has sum lane * kCount / 32, as
+  // warp_sums() leaves it.
+  template <int kCount>
+  __device__ __forceinline__ static void put(float (&to)[kCount], float sum, int lane) {
+    constexpr int kLanes = kWarpSize / kCount;
+    if (lane % kLanes == 0) to[lane / kLanes] = sum;
   }
 
-  template <class W>
-  __device__ __forceinline__ void add(const RowChunk<W, kRows>& rows, const LaneInput& x, int i) {
+  // Adds the first `count` of the sums from warp `first` on to `sum`, in order. All are on
+  // the way before the first is added. A zero changes no bit: no sum is -0, because none
+  // begins with it.
+  template <int kCount>
+  __device__ __forceinline__ static float add(
+      float sum, const float (&from)[kWarps][kCount], int first, int count, int i) {
+    float sums[kWarps];
 #pragma unroll
-    for (int j = 0; j < kLanePacks; ++j) {
+    for (int s = 0; s < kWarps; ++s) sums[s] = s < count ? from[first + s][i] : 0.0f;
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) products[r][i] += x.dot(rows[r], j);
+    for (int s = 0; s < kWarps; ++s) {
+      if (s % 4 == 0 && s >= count) break;
+      sum += sums[s];
     }
-  }
-
-  template <bool kNorm>
-  __device__ __forceinline__ LaneSum over_lanes(int lane) const {
-    LaneSum mine = {0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if constexpr (kNorm) {
-        const float sum = warp_sum(squares[i]);
-        if (lane % kBatch == i) mine.squares = sum;
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float sum = warp_sum(products[r][i]);
-        if (lane == r * kBatch + i) mine.product = sum;
-      }
-    }
-    return mine;
+    return sum;
   }
 };
-
-// Where the warps that have the segments of a row meet.
-template <int kLanes, int kWarps>
-struct SegmentSums {
-  LaneSum sums[kWarps][kLanes];
-
-  // Called by every thread of the block, warp `segment` of `segments` neighbours. The first of them gets the whole,
-  // added in order; the others what they gave.
-  __device__ __forceinline__ LaneSum over_segments(LaneSum mine, int warp, int segment, int segments, int lane) {
-    if (segment > 0 && lane < kLanes) sums[warp][lane] = mine;
-    __syncthreads();
-    if (segment == 0 && lane < kLanes) {
-      for (int s = 1; s < segments; ++s) {
-        mine.product += sums[warp + s][lane].product;
-        mine.squares += sums[warp + s][lane].squares;
-      }
-    }
-    return mine;
-  }
-};
+// --8<-- [end:meeting]

@@ -21,9 +21,10 @@ __device__ __forceinline__ float warp_sum(float value) {
 // The sums of kCount values (a power of two, 32 at most) with fewer shuffles: in each of the first steps a lane gives
 // away half of its values and adds what it gets to the others. Lane l returns the sum of values[l * kCount / 32], to
 // the bits of warp_sum.
+// --8<-- [start:warp_sums]
 template <int kCount>
 __device__ __forceinline__ float warp_sums(float (&values)[kCount], int lane) {
-  static_assert(kCount >= 1 && kCount <= kWarpSize && (kCount & (kCount - 1)) == 0, "a power of two, 32 at most");
+  static_assert(kWarpSize % kCount == 0, "a power of two, 32 at most");
 #pragma unroll
   for (int step = 2; step <= kCount; step *= 2) {
     const int distance = kWarpSize / step, half = kCount / step;
@@ -42,3 +43,4 @@ __device__ __forceinline__ float warp_sums(float (&values)[kCount], int lane) {
   }
   return values[0];
 }
+// --8<-- [end:warp_sums]
