@@ -222,7 +222,7 @@ class Generation:
             if self._limit > 0:
                 yield from engine.tokens(self.prompt_ids, sampling, self._history, self._limit)
             return
-        sampler, seen = Sampler(sampling, engine.device), [*self._history, *self.prompt_ids]
+        sampler, seen = Sampler(sampling), [*self._history, *self.prompt_ids]
         logits = engine.prefill(self.prompt_ids)
         for number in range(self._limit):
             seen.append(sampler(logits, seen))

@@ -6,11 +6,14 @@ Repetition penalty → temperature → top-k → top-p → min-p → draw.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from qwen3_ref.gumbel import draw_token
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
     Source: Keskar et al., CTRL, 2019, section 4.1, with the sign handled as in Hugging Face.
     """
-    values = logits[seen]
-    return logits.index_copy(0, seen, torch.where(values < 0, values * penalty, values / penalty))
+    values, divisor = logits[seen], logits.new_tensor(penalty)  # a GPU multiplies by the reciprocal of a plain number
+    return logits.index_copy(0, seen, torch.where(values < 0, values * penalty, values / divisor))
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -93,15 +96,12 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
 
 
 class Sampler:
-    """Draws tokens by `params`, reproducibly for a given seed and device."""
+    """Draws tokens by `params`: the n-th draw of a seed from the same logits is the same token on every device."""
 
-    def __init__(self, params: SamplingParams, device: torch.device | str = "cpu") -> None:
+    def __init__(self, params: SamplingParams) -> None:
         self.params = params
-        self._random = torch.Generator(device)
-        if params.seed is None:
-            self._random.seed()
-        else:
-            self._random.manual_seed(params.seed)
+        self._seed = secrets.randbits(63) if params.seed is None else params.seed
+        self._draws = 0
 
     def __call__(self, logits: Tensor, history: Iterable[int] = ()) -> int:
         """The next token id. `logits: [V]` in float32, `history`: prompt and generated ids, for the penalty.
@@ -115,7 +115,8 @@ class Sampler:
             raise ValueError(f"the largest logit is {value}; the model's weights or activations are broken.")
         if self.params.greedy:
             return int(logits.argmax())
-        return int(torch.multinomial(logits.softmax(-1), 1, generator=self._random))
+        self._draws += 1
+        return draw_token(logits, self._seed, self._draws - 1)
 
     def filtered(self, logits: Tensor, history: Iterable[int] = ()) -> Tensor:
         """Logits after penalty, temperature and filters; dropped tokens are −inf. `[V]` → `[V]`."""
@@ -124,7 +125,7 @@ class Sampler:
             logits = penalise_repetition(logits, torch.tensor(seen, device=logits.device), params.repetition_penalty)
         if params.greedy:
             return logits
-        logits = logits / params.temperature
+        logits = logits / logits.new_tensor(params.temperature)  # see penalise_repetition
         if params.top_k:
             logits = keep_top_k(logits, params.top_k)
         if params.top_p < 1:

@@ -509,7 +509,7 @@ plt.show()
 # The eight least certain tokens of a story, each with its five likeliest candidates; the one that was drawn is blue.
 question = [{"role": "user", "content": "Tell me a story about a fox who is scared of the dark."}]
 asked = tokenizer.encode(tokenizer.render_chat(question, enable_thinking=False))
-sampler = Sampler(SamplingParams(temperature=0.8, seed=7), DEVICE)
+sampler = Sampler(SamplingParams(temperature=0.8, seed=7))
 cache = KVCache(tiny.config, 1, len(asked) + 260, tiny.dtype, DEVICE)
 story: list[int] = []
 candidates: list[Tensor] = []

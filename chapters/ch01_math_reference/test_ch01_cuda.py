@@ -102,14 +102,14 @@ def test_draws_on_the_gpu_are_seeded_and_filtered() -> None:
     logits = torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0, 2.0], device="cuda")
 
     def draws(seed: int) -> list[int]:
-        sampler = Sampler(SamplingParams(temperature=1.0, top_k=3, seed=seed), "cuda")
+        sampler = Sampler(SamplingParams(temperature=1.0, top_k=3, seed=seed))
         return [sampler(logits, [0, 5]) for _ in range(300)]
 
     assert draws(1) == draws(1)
     assert draws(1) != draws(2)
     assert set(draws(1)) == {0, 1, 5}
     with pytest.raises(ValueError, match="the largest logit is nan"):
-        Sampler(SamplingParams(temperature=1.0), "cuda")(logits * torch.nan)
+        Sampler(SamplingParams(temperature=1.0))(logits * torch.nan)
 
 
 def test_the_tiny_model_writes_on_the_gpu() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qwen3_ref.sampling import SamplingParams
+from qwen_cuda.operators import seen_tokens
 
 UNKNOWN = -1  # in the history where no token has been written yet
 
@@ -92,12 +93,8 @@ class DecodeRows:
             getattr(self, name)[row] = getattr(sampling, name)
         self.seeds[row] = sampling.seed or 0
         self.draws[row] = 0
-        bits = torch.zeros(self.seen.shape[1] * 32, dtype=torch.bool)
-        if sampling.repetition_penalty != 1 and (ids := sorted(set(seen))):
-            bits[torch.tensor(ids)] = True
-        weights = torch.ones(32, dtype=torch.int64) << torch.arange(32)
-        words = (bits.view(-1, 32) * weights).sum(1)
-        self.seen[row].copy_(torch.where(words >= 2**31, words - 2**32, words).int())
+        penalised = seen if sampling.repetition_penalty != 1 else ()
+        self.seen[row].copy_(seen_tokens([penalised], 32 * self.seen.shape[1])[0])
 
     def rest(self, row: int) -> None:
         """The row takes part in steps no more."""

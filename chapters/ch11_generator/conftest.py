@@ -21,6 +21,8 @@ from qwen3_ref.hub import TINY_DIR
 from qwen3_ref.model import Qwen3
 from qwen3_ref.weights import save_pretrained
 
+pytest.register_assert_rewrite("chapters.ch11_generator.sampling_checks")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

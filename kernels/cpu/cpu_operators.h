@@ -25,5 +25,6 @@ void w8a16_argmax(const W8A16Argmax& args, int64_t first, int64_t last, uint64_t
 int64_t id_of(uint64_t key);  // -1 if the logit is NaN or infinite
 
 void advance_decode(const AdvanceDecode& args, int64_t first, int64_t last);
+void sample_tokens(const SampleTokens& args, int64_t first, int64_t last);
 
 }  // namespace qwen::cpu

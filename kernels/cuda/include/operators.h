@@ -302,6 +302,27 @@ struct NormRopeHadamardQuantStore {
 };
 // --8<-- [end:norm_rope_hadamard_quant_store]
 
+// --8<-- [start:sample_tokens]
+// token[r] is drawn from row r of logits: penalty of tokens in `seen`, temperature, top-k, top-p,
+// min-p, and then the first largest of logit + Gumbel noise, whose random numbers are those of
+// (seed, draw, token). The token is added to `seen`. -1, and nothing added, where the largest
+// logit is not finite.
+struct SampleTokens {
+  const float* logits;              // [batch, vocab]
+  const float* temperature;         // [batch]; below 1e-6 the largest logit is taken
+  const int32_t* top_k;             // [batch]; 0 keeps all
+  const float* top_p;               // [batch]; 1 keeps all
+  const float* min_p;               // [batch]; 0 keeps all
+  const float* repetition_penalty;  // [batch]; 1 does nothing
+  const int64_t* seeds;             // [batch]
+  const int64_t* draws;             // [batch]: tokens that the row has drawn before
+  int32_t* seen;                    // [batch, seen_words], one bit a token
+  int64_t* token;                   // [batch]
+  int64_t batch, vocab;             // vocab: up to 2^20
+  int64_t seen_words;               // of a row: vocab / 32, rounded up
+};
+// --8<-- [end:sample_tokens]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -321,3 +342,4 @@ QWEN_EXPORT void qwen_head_argmax(const qwen::HeadArgmax& args, cudaStream_t str
 QWEN_EXPORT void qwen_w8a16_argmax(const qwen::W8A16Argmax& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_advance_decode(const qwen::AdvanceDecode& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_sample_tokens(const qwen::SampleTokens& args, cudaStream_t stream);

@@ -21,6 +21,7 @@ from qwen_cuda.operators.paged_attention import (
 )
 from qwen_cuda.operators.qk_norm_rope_cache_write import check_indices, cos_sin_table, qk_norm_rope_cache_write
 from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, rms_norm_
+from qwen_cuda.operators.sample_tokens import sample_tokens, seen_tokens
 from qwen_cuda.operators.silu_mul import silu_mul
 
 __all__ = [
@@ -51,6 +52,8 @@ __all__ = [
     "qk_norm_rope_cache_write",
     "rms_norm",
     "rms_norm_",
+    "sample_tokens",
+    "seen_tokens",
     "silu_mul",
     "store_kv",
     "w8a16_argmax",

@@ -24,6 +24,7 @@ from qwen_cuda.testing.decode_references import (
     w8a16_linear,
 )
 from qwen_cuda.testing.quantized_kv_reference import norm_rope_hadamard_quant_store
+from qwen_cuda.testing.token_draws import sample_tokens
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, hf_rounding: bool = False) -> Tensor:
@@ -204,6 +205,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     w8a16_argmax,
     advance_decode,
     norm_rope_hadamard_quant_store,
+    sample_tokens,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

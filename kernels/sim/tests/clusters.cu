@@ -159,6 +159,12 @@ CHECK(atomics_in_the_memory_of_another_block) {
   for (const int count : out) EXPECT(count == 64);
 }
 
+CHECK(a_block_alone_is_ordered_by_the_barrier_of_its_cluster) {
+  int out[2 * 8];
+  launch(histogram, dim3(2), dim3(64), 0, nullptr, out);
+  for (const int count : out) EXPECT(count == 8);
+}
+
 CHECK(spin_with_nanosleep_lets_other_blocks_run) {
   int out[4 * 32] = {};
   launch(clusters_of(4), wait_for_another_block, dim3(4), dim3(32), 0, nullptr, out, true);

@@ -145,7 +145,7 @@ class SharedShadow {
                                      (earlier.thread / kLanes == now.thread / kLanes &&
                                       seen_[now.thread][earlier.thread % kLanes] >= earlier.clock)))
       return true;
-    return !alone_ && precedes(earlier.phase, waited_[now.thread]);
+    return precedes(earlier.phase, waited_[now.thread]);
   }
   CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void find_race(
       const SharedByte& cell, const SharedAccess& now, Kind kind, size_t i, Race& race) const {
