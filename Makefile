@@ -36,8 +36,8 @@ endif
 # took 16 to 44 ms instead of 5.8 ms on a busy machine), and a quiet machine is no slower for it.
 export OMP_WAIT_POLICY ?= passive
 
-COMMANDS := help setup generate chat drop-in quality-gate test test-chapter bench-chapter notebook-chapter exercise lab \
-            docs docs-serve doctor lint clean
+COMMANDS := help setup generate chat drop-in quality-gate bench-e2e test test-chapter bench-chapter notebook-chapter \
+            exercise lab docs docs-serve doctor lint clean
 .PHONY: $(COMMANDS)
 
 # `make test-chapter 3`: the words that are no commands become N, and goals that do nothing.
@@ -60,7 +60,7 @@ need_chapter = $(if $(filter 1,$(words $(CHAPTER))),,@printf '%s\n' 'usage: make
 need_file = $(if $(wildcard chapters/$(CHAPTER)/$(1)),,@echo 'make $@: chapters/$(CHAPTER) has no $(1).' >&2; exit 2)
 
 help:
-	@awk -F '## ' '/^[a-z-]+:.*## / { split($$1, t, ":"); split($$2, d, " \\| "); printf "  make %-19s %s\n", t[1] " " d[1], d[2] }' Makefile
+	@awk -F '## ' '/^[a-z0-9-]+:.*## / { split($$1, t, ":"); split($$2, d, " \\| "); printf "  make %-19s %s\n", t[1] " " d[1], d[2] }' Makefile
 	@echo '  PYTHON=python3 after any of them uses that interpreter: no .venv, no network.'
 
 setup: ##  | make .venv with all that the commands below need, or bring it up to date
@@ -81,6 +81,10 @@ drop-in: ##  | our operators in a Hugging Face model, checked, timed: MODEL=tiny
 quality-gate: ##  | whether int8 weights change a model's answers: MODEL=tiny ARGS="--layers all"
 	@$(call ready,base,torch tokenizers rich)
 	@$(PY) -m chapters.ch08_w8a16_head.quality_gate $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
+
+bench-e2e: ##  | time whole requests beside other engines: MODEL=... ARGS="--contexts 128"
+	@$(call ready,full,torch transformers rich)
+	@$(PY) -m chapters.ch11_generator.benchmark $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
 
 # The files of the tests run side by side where pytest-xdist is installed; qwen_cuda.testing.workers says in how many
 # processes, ARGS="-n 0" in none but one.

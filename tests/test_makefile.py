@@ -18,6 +18,7 @@ COMMANDS = [
         "chat",
         "drop-in",
         "quality-gate",
+        "bench-e2e",
         "test",
         "test-chapter",
         "bench-chapter",
@@ -135,6 +136,14 @@ def test_quality_gate_takes_a_model_and_options(project: Project) -> None:
     assert project.run("quality-gate") == [call]
     assert project.run("quality-gate", "MODEL=a b/c", "ARGS=--layers all --prompts 'my texts.json'") == [
         [*call, "--model=a b/c", "--layers", "all", "--prompts", "my texts.json"]
+    ]
+
+
+def test_the_end_to_end_benchmark_takes_a_model_and_options(project: Project) -> None:
+    call = ["-m", "chapters.ch11_generator.benchmark"]
+    assert project.run("bench-e2e") == [call]
+    assert project.run("bench-e2e", "MODEL=random-0.6b", "ARGS=--contexts 128 1024 --only torch_compile") == [
+        [*call, "--model=random-0.6b", "--contexts", "128", "1024", "--only", "torch_compile"]
     ]
 
 

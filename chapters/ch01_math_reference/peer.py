@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM, StaticCache
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from qwen3_ref import KVCache, Qwen3
@@ -35,6 +36,10 @@ class TransformersPeer:
         self._config = config
         self._cache = DynamicCache(config=config)
 
+    def static_cache(self, tokens: int) -> StaticCache:
+        """A cache of fixed size, for `generate(…, past_key_values=…)`; on a GPU its decode steps are compiled then."""
+        return StaticCache(config=self._config, max_cache_len=tokens)
+
     def prefill(self, token_ids: Tensor) -> Tensor:
         """Logits `[1, V]` after the prompt `token_ids: [1, t]`, from an empty cache."""
         self._cache = DynamicCache(config=self._config)
@@ -53,8 +58,13 @@ class TransformersPeer:
             k, v = (tensor[layer, :, :, : cache.length].clone() for tensor in (cache.k, cache.v))
             self._cache.update(k, v, layer)
 
-    def generate(self, prompt_ids: Tensor, new_tokens: int) -> list[int]:
-        """Greedy continuation by `generate` itself, of exactly `new_tokens` ids. `prompt_ids: [1, t]`."""
+    def generate(self, prompt_ids: Tensor, new_tokens: int, **options: Any) -> list[int]:
+        """Greedy continuation by `generate` itself, of exactly `new_tokens` ids. `prompt_ids: [1, t]`.
+
+        `options` are more arguments of it.
+        """
         mask = torch.ones_like(prompt_ids)
-        out = self._model.generate(prompt_ids, attention_mask=mask, do_sample=False, max_new_tokens=new_tokens)
+        out = self._model.generate(
+            prompt_ids, attention_mask=mask, do_sample=False, max_new_tokens=new_tokens, **options
+        )
         return out[0, prompt_ids.shape[1] :].tolist()

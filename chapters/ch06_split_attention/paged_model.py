@@ -13,6 +13,7 @@ of the cache's dtype; all else is of the weights'.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -224,11 +225,19 @@ class DecoderLayer:
 
 
 def _packed(*linears: nn.Linear) -> Tensor:
-    """The weights one below the other. Each layer's own becomes a view of that, so that none is held twice."""
+    """The weights one below the other. Each layer's own becomes a view of that, so that none is held twice.
+
+    Where another `PagedModel` has made them such views, that is theirs again.
+    """
     weights = [one.weight for one in linears]
+    first, rows = weights[0], sum(len(weight) for weight in weights)
+    ends = itertools.accumulate((weight.nbytes for weight in weights), initial=first.data_ptr())
+    together = {weight.untyped_storage().data_ptr() for weight in weights} == {first.untyped_storage().data_ptr()}
+    if together and all(weight.data_ptr() == end for weight, end in zip(weights, ends, strict=False)):
+        return first.detach().as_strided((rows, first.shape[1]), (first.shape[1], 1))
     packed = torch.cat([weight.detach() for weight in weights])
-    for weight, rows in zip(weights, packed.split([len(weight) for weight in weights]), strict=True):
-        weight.data = rows
+    for weight, part in zip(weights, packed.split([len(weight) for weight in weights]), strict=True):
+        weight.data = part
     return packed
 
 

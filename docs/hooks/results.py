@@ -63,7 +63,8 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         files |= {chapter / "figures" / name: text for name, text in figures.items()}
         apart = show.apart(root) if hasattr(show, "apart") else {}
         texts[number] = Passages(apart | (show.texts(results) if results is not None else {}), results is not None)
-        files[chapter / "README.md"] = _filled(chapter / "README.md", texts, number)
+        if (chapter / "README.md").exists():  # else its passages stand on a page of docs/
+            files[chapter / "README.md"] = _filled(chapter / "README.md", texts, number)
     files |= {page: _filled(page, texts) for page in sorted((root / "docs").glob("*.md"))}
     return files
 

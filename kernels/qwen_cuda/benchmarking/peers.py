@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 LIBRARY = "_C_stable_libtorch.abi3.so"
+FLASH_LIBRARY = "_vllm_fa3_C.abi3.so"
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,22 @@ def _import_vllm() -> None:
     found = [name for name in ("vllm._C", "vllm._C_stable_libtorch") if importlib.util.find_spec(name)]
     for name in found:
         importlib.import_module(name)
+
+
+def flash_attention(env: Mapping[str, str] = os.environ) -> Any:
+    """FlashAttention-3: its namespace `torch.ops._vllm_fa3_C`, from where `vllm` looks. Or why there is none."""
+    folder = env.get("QWEN_PEERS")
+    try:
+        if folder:
+            path = Path(folder) / FLASH_LIBRARY
+            if not path.is_file():
+                return f"FlashAttention-3 is left out: the folder that QWEN_PEERS names holds no {FLASH_LIBRARY}."
+            torch.ops.load_library(str(path))
+        elif importlib.util.find_spec("vllm") is None:
+            return "FlashAttention-3 is left out: vllm is not installed, and QWEN_PEERS names no folder with it."
+        else:
+            importlib.import_module("vllm.vllm_flash_attn._vllm_fa3_C")
+    except Exception as error:  # as above
+        said = str(error).strip().partition("\n")[0].replace(folder or "\n", "QWEN_PEERS")
+        return f"FlashAttention-3 is left out: it does not load. {type(error).__name__}: {said}"
+    return torch.ops._vllm_fa3_C

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -219,14 +220,19 @@ def save_json(results: dict[str, Any], path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def arguments(description: str, argv: list[str] | None = None) -> argparse.Namespace:
-    """The options of every benchmark: `device` (checked), `output`, `quick`."""
+def arguments(
+    description: str,
+    argv: list[str] | None = None,
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
+    """The options of every benchmark: `device` (checked), `output`, `quick`; and those that `more` adds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--output", type=Path, help="where the JSON goes; a GPU's full run goes to docs/results by itself"
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases, for a first look")
+    more(parser)
     options = parser.parse_args(argv)
     try:
         options.device = choose_device(options.device)
