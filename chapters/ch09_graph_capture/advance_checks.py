@@ -72,6 +72,23 @@ def advanced(backend: Backend, rows: Rows) -> dict[str, Tensor]:
     return dict(zip(rows.names, wanted, strict=True))
 
 
+def check_one_row(backend: Backend) -> None:
+    """A row alone: it goes on into each part of a block, and comes to rest for each reason."""
+    one = Rows(ids=(5,), lens=(9,), table=((1, 2),), max_context=20)
+    assert advanced(backend, one)["slot_mapping"].tolist() == [17]
+    for length in (0, 7, 8, 15):
+        advanced(backend, replace(one, lens=(length,)))
+    for rests in (
+        {"ids": (-1,)},
+        {"ids": (11,)},
+        {"lens": (-1,)},
+        {"lens": (20,)},
+        {"lens": (16,)},
+        {"table": ((1, 9),)},
+    ):
+        assert advanced(backend, replace(one, **rests))["slot_mapping"].tolist() == [-1]
+
+
 def check_rows_go_on(backend: Backend) -> None:
     """At the beginning of a block, at its end, at the end of the context; the first and the last token and block."""
     after = advanced(backend, FOUR)
@@ -104,8 +121,7 @@ def check_a_last_token_is_told(backend: Backend) -> None:
 
 
 def check_a_row_depends_on_itself_alone(backend: Backend) -> None:
-    """One row, and 70 of them, among which every third rests."""
-    advanced(backend, Rows(ids=(5,), lens=(9,), table=((1, 2),)))
+    """70 rows, among which every third rests."""
     many = range(70)
     advanced(
         backend,
@@ -118,6 +134,7 @@ def check_a_row_depends_on_itself_alone(backend: Backend) -> None:
 
 
 ADVANCE_CHECKS: tuple[Callable[[Backend], None], ...] = (
+    check_one_row,
     check_rows_go_on,
     check_rows_come_to_rest_and_stay_there,
     check_a_last_token_is_told,

@@ -54,20 +54,26 @@ class DecodeStep:
 
     # --8<-- [start:step]
     def __call__(self, kind: StepKind) -> None:
-        """Enqueues a step of the first `kind.rows` rows. Nothing is copied to or from the host."""
+        """Enqueues a step of the first `kind.rows` rows. The host copies nothing."""
         model, ops = self.model, self.model.ops
         rows = self.rows.part(slice(kind.rows))
         workspace = model.workspace(kind.rows, kind.plan.partitions)
         h = rows.h  # the residual stream, in float32
         for i, layer in enumerate(model.layers):
-            qkv = ops.decode_linear(h, layer.qkv, norm_weight=layer.input_norm, eps=model.eps, prefetch=True)
+            qkv = ops.decode_linear(
+                h, layer.qkv, norm_weight=layer.input_norm, eps=model.eps, prefetch=True,
+            )  # fmt: skip
             out = self._attention(i, qkv, rows, kind.plan, workspace)
-            h = ops.decode_linear(out.flatten(1), layer.o, residual=h, out_dtype=torch.float32, prefetch=True)
+            h = ops.decode_linear(
+                out.flatten(1), layer.o, residual=h, out_dtype=torch.float32, prefetch=True,
+            )  # fmt: skip
             hidden = ops.decode_linear(
                 h, layer.gate_up, norm_weight=layer.mlp_norm, eps=model.eps,
                 silu_mul=True, prefetch=True,
             )  # fmt: skip
-            h = ops.decode_linear(hidden, layer.down, residual=h, out_dtype=torch.float32, prefetch=True)
+            h = ops.decode_linear(
+                hidden, layer.down, residual=h, out_dtype=torch.float32, prefetch=True,
+            )  # fmt: skip
         ids = self._largest(h) if kind.greedy else self._drawn(self._logits(h), rows)
         self._advance(ids, rows)
 

@@ -141,7 +141,7 @@ class Decoder:
 
     # --8<-- [start:next]
     def next(self, run: Run) -> int | None:
-        """The next token of a run. None when it has drawn all that it may, or has lost its row.
+        """The next token. None when the run has drawn all that it may, or has lost its row.
 
         Raises:
             ValueError: the largest logit is NaN or infinite.
@@ -153,7 +153,9 @@ class Decoder:
             self.step()  # one ahead of the token that is looked for
         token = self._token(run)
         if token == UNKNOWN:
-            raise ValueError("the largest logit is not finite; the model's weights or activations are broken.")
+            raise ValueError(
+                "the largest logit is not finite; the model's weights or activations are broken."
+            )  # fmt: skip
         run.given += 1
         return token
 

@@ -27,7 +27,9 @@ MUTANTS = (
     Mutant("table's block unchecked", "It is none of the cache.", kernel("block >= a.num_blocks", "false")),
     Mutant("block of the next token", "The last of a block goes astray.", kernel("position / a", "(position + 1) / a")),
     Mutant(
-        "first row's table", "All rows write into one sequence.", kernel("a.block_table[row * a", "a.block_table[0 * a")
+        "first row's table",
+        "All rows write into one sequence.",
+        kernel("row * a.block_table_stride", "0 * a.block_table_stride"),
     ),
     Mutant("length not counted", "Attention leaves the new token out.", kernel("next.position + 1", "next.position")),
     Mutant("old embedding at rest", "The row keeps a token's.", kernel("rests ? 0.0f : ", "")),

@@ -19,9 +19,11 @@ struct Next {
 // --8<-- [start:next]
 __device__ Next next_of(const qwen::AdvanceDecode& a, int64_t row, int64_t id) {
   const int position = a.context_lens[row];  // below 0: the row rests already
-  if (id < 0 || id >= a.vocab || position < 0 || position >= a.max_context) return {0, -1, false};
+  if (id < 0 || id >= a.vocab) return {0, -1, false};
+  if (position < 0 || position >= a.max_context) return {0, -1, false};
   const int place = int(position % a.block_size), index = int(position / a.block_size);
-  const int block = index < a.max_blocks ? a.block_table[row * a.block_table_stride + index] : -1;
+  const int64_t entry = row * a.block_table_stride + index;
+  const int block = index < a.max_blocks ? a.block_table[entry] : -1;
   if (block < 0 || block >= a.num_blocks) return {position, -1, true};
   return {position, int(block * a.block_size) + place, true};
 }
