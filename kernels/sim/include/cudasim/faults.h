@@ -2,7 +2,8 @@
 // end of the process, and the watchdog's tick comes here.
 //
 // A handler acts only where a kernel's own code runs on this OS thread; it passes everything else on to the handler
-// that was there before. Sanitizers have handlers of their own, and then these are not installed.
+// that was there before, perhaps that of another library of the simulator. Sanitizers have handlers of their own, and
+// then these are not installed.
 #pragma once
 
 #include <csignal>
@@ -44,14 +45,51 @@ inline uintptr_t program_counter([[maybe_unused]] void* context) {
 #endif
 }
 
+// The stack on which this OS thread handles faults while it runs blocks. At its low end stands whose it is.
+class FaultStack {
+ public:
+  FaultStack() : memory_(kCatchesSignals ? kBytes : 0) {
+    if (!kCatchesSignals) return;
+    stack_t stack = {};
+    stack.ss_sp = memory_.data();
+    stack.ss_size = memory_.size();
+    *reinterpret_cast<Owner*>(memory_.data()) = {&library_, &current};
+    sigaltstack(&stack, &previous_);
+  }
+  ~FaultStack() {
+    if (kCatchesSignals) sigaltstack(&previous_, nullptr);
+  }
+
+  // For handlers: the block of this library that this OS thread runs, or null. They must not look at `current` itself:
+  // on a thread that has never run this library that allocates its thread_local variables, and what was interrupted may
+  // be just there.
+  static Block* interrupted_block() {
+    stack_t stack = {};
+    if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return nullptr;
+    const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);
+    return owner.library == &library_ ? *owner.current : nullptr;
+  }
+
+ private:
+  struct Owner {
+    const void* library;
+    Block* const* current;
+  };
+
+  static constexpr size_t kBytes = 64 << 10;
+  static inline char library_ = 0;  // its address tells one library from another
+  std::vector<char> memory_;
+  stack_t previous_ = {};
+};
+
 inline void on_fault(int signal, siginfo_t* info, void* context) {
-  Block* block = current;
+  Block* block = FaultStack::interrupted_block();
   if (!block || !block->in_kernel()) return pass_on(signal, info, context);
   block->stop_at_fault(signal, *info, program_counter(context));
 }
 
 inline void on_tick(int signal, siginfo_t* info, void* context) {
-  Block* block = current;
+  Block* block = FaultStack::interrupted_block();
   if (!block) return pass_on(signal, info, context);
   block->on_tick(program_counter(context));
 }
@@ -71,25 +109,5 @@ inline void catch_signals() {
   }();
   (void)once;
 }
-
-// The stack on which this OS thread handles faults while it runs blocks.
-class FaultStack {
- public:
-  FaultStack() : memory_(kCatchesSignals ? kBytes : 0) {
-    if (!kCatchesSignals) return;
-    stack_t stack = {};
-    stack.ss_sp = memory_.data();
-    stack.ss_size = memory_.size();
-    sigaltstack(&stack, &previous_);
-  }
-  ~FaultStack() {
-    if (kCatchesSignals) sigaltstack(&previous_, nullptr);
-  }
-
- private:
-  static constexpr size_t kBytes = 64 << 10;
-  std::vector<char> memory_;
-  stack_t previous_ = {};
-};
 
 }  // namespace cudasim
