@@ -133,19 +133,18 @@ def widened(some: PagedCase) -> PagedCase:
     return some.with_(q=some.q.double(), k_cache=some.k_cache.double(), v_cache=some.v_cache.double())
 
 
-def truth_and_bound(some: PagedCase) -> tuple[Tensor, Tensor]:
+def truth_and_bound(some: PagedCase, errors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The result in float64, and how far a kernel's may lie from it. `[b, Hq, D]` each.
 
-    Of `relative_errors` all counts relative to Σ p|v|. Then the result is rounded once: half an ulp.
+    Of `errors`, by default `relative_errors`, all counts relative to Σ p|v|. Then the result is rounded once: half an
+    ulp.
     """
-    exact = widened(some)
+    exact, errors = widened(some), relative_errors(some) if errors is None else errors
     truth = paged.paged_attention(*exact.arguments)
-    slack = (
-        paged.paged_attention(*exact.with_(v_cache=exact.v_cache.abs()).arguments) * relative_errors(some)[..., None]
-    )
+    slack = paged.paged_attention(*exact.with_(v_cache=exact.v_cache.abs()).arguments) * errors[..., None]
     rounding = 0.5 * ulp(truth.abs() + slack, some.heads.dtype)
     # Without tokens there is nothing to round.
-    return truth, torch.where(relative_errors(some)[..., None] > 0, slack + rounding, 0.0)
+    return truth, torch.where(errors[..., None] > 0, slack + rounding, 0.0)
 
 
 def assert_within(actual: Tensor, truth: Tensor, bound: Tensor) -> None:

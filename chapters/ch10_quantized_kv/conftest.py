@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("chapters.ch10_quantized_kv.store_checks", "chapters.ch10_quantized_kv.store_runs")
+pytest.register_assert_rewrite(
+    "chapters.ch10_quantized_kv.attention_cases",
+    "chapters.ch10_quantized_kv.attention_checks",
+    "chapters.ch10_quantized_kv.store_checks",
+    "chapters.ch10_quantized_kv.store_runs",
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

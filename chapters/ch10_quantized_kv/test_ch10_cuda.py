@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
+from chapters.ch05_grouped_attention.paged_cases import assert_within
+from chapters.ch10_quantized_kv.attention_cases import quantized_case
 from chapters.ch10_quantized_kv.matrix_runs import check_combination
 from chapters.ch10_quantized_kv.store_checks import KEYS, LATENT, NVFP4
 from chapters.ch10_quantized_kv.store_runs import Setting, table, weight_of
-from qwen_cuda.operators import HadamardArgs, KVCacheOut, NormArgs, RopeArgs, norm_rope_hadamard_quant_store
+from qwen_cuda.operators import (
+    HadamardArgs,
+    KVCacheOut,
+    NormArgs,
+    RopeArgs,
+    attention_workspace,
+    norm_rope_hadamard_quant_store,
+    paged_attention_quantized,
+)
 from qwen_cuda.testing.backends import Backend, opened
 from qwen_cuda.testing.ulp import assert_same_bits
 
@@ -72,3 +83,35 @@ def test_the_store_runs_on_the_current_stream(gpu: Backend) -> None:
 
 def test_many_heads_of_many_tokens(gpu: Backend) -> None:
     check_combination(gpu, replace(KEYS, heads=8, cast=NVFP4, layout="block_wide"), 4097, "invalid")
+
+
+def test_a_replayed_graph_attends_to_what_is_stored_by_then(gpu: Backend) -> None:
+    """A graph of one launch serves a context that grows beyond its partitions, by either merge."""
+    some = quantized_case((300, 200), NVFP4, hadamard_scale=128**-0.5, seed=1)
+    lens, final = some.plain.context_lens.cuda(), some.plain.context_lens.cuda()
+    q, k, v, table = (one.cuda() for one in (some.plain.q, some.k_cache, some.v_cache, some.plain.block_table))
+    for partitions in (4, 5):
+        workspace = attention_workspace(q, some.form.heads, partitions)
+        attend = partial(
+            paged_attention_quantized,
+            q,
+            k,
+            v,
+            table,
+            scale=some.plain.scale,
+            format=some.form,
+            partition_size=32,
+            partitions=partitions,
+            workspace=workspace,
+            hadamard=HadamardArgs(128**-0.5),
+        )
+        expected = attend(context_lens=final)
+        lens.copy_(torch.tensor([7, 0]))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = attend(context_lens=lens)
+        graph.replay()
+        lens.copy_(final)
+        graph.replay()
+        assert_same_bits(out, expected)
+        assert_within(out, *some.truth_and_bound())

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "checks.h"
 #include "cpu_operators.h"
+#include "quantized_arguments.h"
 
 namespace {
 
@@ -20,23 +20,6 @@ using Args = qwen::NormRopeHadamardQuantStore;
 using Maybe = std::optional<Tensor>;
 
 constexpr const char* kOp = "norm_rope_hadamard_quant_store";
-
-// Index of a word among those that an argument may be.
-template <class Enum>
-Enum named(const char* name, std::string_view word, std::initializer_list<std::string_view> words) {
-  int32_t index = 0;
-  std::string all;
-  for (const std::string_view one : words) {
-    if (one == word) return static_cast<Enum>(index);
-    all += (index++ == 0 ? "\"" : ", \"") + std::string(one) + "\"";
-  }
-  TORCH_CHECK(false, kOp, ": ", name, " is \"", std::string(word), "\"; it must be one of ", all, ".");
-}
-
-void check_aligned(const char* name, const void* data, int64_t bytes) {
-  TORCH_CHECK(reinterpret_cast<uintptr_t>(data) % bytes == 0, kOp, ": ", name, " begins at an address that is no ",
-              "multiple of ", bytes, " bytes; pass ", name, ".contiguous(), or a slice that begins at one.");
-}
 
 // All tensors of a call, and which of them are written.
 struct Operands {
@@ -53,13 +36,6 @@ struct Operands {
   }
 };
 
-int64_t value_bytes(const Args& a) {
-  return a.layout.values == qwen::ValueFormat::kE4M3 ? a.head_dim : a.head_dim / 2;
-}
-int64_t scale_bytes(const Args& a) {
-  return int64_t(a.head_dim / a.layout.group) * (a.layout.scale_format == qwen::ScaleFormat::kFloat32 ? 4 : 1);
-}
-
 void take_x(Args& a, const Tensor& x) {
   a.dtype = qwen::dtype_of(kOp, "x", x);
   TORCH_CHECK(x.layout() == at::kStrided && x.dim() == 3 && (x.size(2) == 128 || x.size(2) == 512), kOp,
@@ -69,7 +45,7 @@ void take_x(Args& a, const Tensor& x) {
   TORCH_CHECK(x.stride(2) == 1 && x.stride(0) % 4 == 0 && x.stride(1) % 4 == 0, kOp, ": x has strides ", x.strides(),
               "; the elements of a head must lie side by side, and heads at distances that are multiples of 4: pass "
               "x.contiguous().");
-  check_aligned("x", x.const_data_ptr(), 4 * x.element_size());
+  qwen::check_aligned(kOp, "x", x.const_data_ptr(), 4 * x.element_size());
   a.x = x.const_data_ptr();
   a.tokens = x.size(0), a.heads = int32_t(x.size(1)), a.head_dim = int32_t(x.size(2));
   a.token_stride = x.stride(0), a.head_stride = x.stride(1), a.num_keys = a.heads;
@@ -80,7 +56,7 @@ void take_norm(Args& a, const Tensor& x, const Tensor& weight, double eps) {
               ": norm_weight has shape ", weight.sizes(), " and strides ", weight.strides(), "; it must be [",
               a.head_dim, "], the size of a head, without gaps.");
   qwen::check_same(kOp, "norm_weight", weight, "x", x);
-  check_aligned("norm_weight", weight.const_data_ptr(), 4 * weight.element_size());
+  qwen::check_aligned(kOp, "norm_weight", weight.const_data_ptr(), 4 * weight.element_size());
   qwen::check_eps(kOp, eps);
   a.norm_weight = weight.const_data_ptr(), a.eps = float(eps);
 }
@@ -99,7 +75,7 @@ void take_rotation(Args& a, const Tensor& x, const Tensor& cos_sin, const Maybe&
   const qwen::Rows rows = qwen::rows_of(kOp, "cos_sin", cos_sin);
   TORCH_CHECK(rows.stride % 4 == 0, kOp, ": cos_sin has strides ", cos_sin.strides(),
               "; its rows must lie a multiple of 4 elements apart: pass cos_sin.contiguous().");
-  check_aligned("cos_sin", cos_sin.const_data_ptr(), 16);
+  qwen::check_aligned(kOp, "cos_sin", cos_sin.const_data_ptr(), 16);
   a.wide_positions = qwen::check_indices(kOp, "positions", *positions, "x", x);
   a.cos_sin = cos_sin.const_data_ptr<float>(), a.positions = positions->const_data_ptr();
   a.max_positions = rows.rows, a.cos_sin_stride = rows.stride, a.rotary_dim = int32_t(cos_sin.size(1));
@@ -112,75 +88,39 @@ void take_out(Args& a, const Tensor& x, const Tensor& out) {
   TORCH_CHECK(out.sizes() == x.sizes() && out.is_contiguous(), kOp, ": out has shape ", out.sizes(), " and strides ",
               out.strides(), "; it must be contiguous, of the shape of x, ", x.sizes(), ".");
   qwen::check_same(kOp, "out", out, "x", x);
-  check_aligned("out", out.const_data_ptr(), 4 * out.element_size());
+  qwen::check_aligned(kOp, "out", out.const_data_ptr(), 4 * out.element_size());
   a.out = out.mutable_data_ptr();
-}
-
-void check_bytes(const char* name, const Tensor& t, const Tensor& x) {
-  TORCH_CHECK(t.scalar_type() == at::kByte, kOp, ": ", name, " has dtype ", t.scalar_type(), "; it must be uint8.");
-  TORCH_CHECK(t.device() == x.device(), kOp, ": ", name, " is on ", t.device(), " and x on ", x.device(),
-              "; they must be on one device.");
 }
 
 // Codes and scales as tensors of their own: a slot for each token, and blocks of one.
 void take_rows(Args& a, const Tensor& x, const Tensor& data, const Maybe& scales) {
   TORCH_CHECK(scales.has_value(), kOp, ": scales is missing; codes without them say nothing.");
   const auto check = [&](const char* name, const Tensor& t, int64_t bytes, int64_t alignment) {
-    check_bytes(name, t, x);
+    qwen::check_bytes(kOp, name, t, "x", x);
     TORCH_CHECK(
         t.dim() == 3 && t.size(0) == a.tokens && t.size(1) == a.heads && t.size(2) == bytes && t.is_contiguous(), kOp,
         ": ", name, " has shape ", t.sizes(), " and strides ", t.strides(), "; it must be contiguous [", a.tokens, ", ",
         a.heads, ", ", bytes, "].");
-    check_aligned(name, t.const_data_ptr(), alignment);
+    qwen::check_aligned(kOp, name, t.const_data_ptr(), alignment);
   };
-  check("data", data, value_bytes(a), 4);
-  check("scales", *scales, scale_bytes(a), 4);
+  check("data", data, qwen::value_bytes(a.layout, a.head_dim), 4);
+  check("scales", *scales, qwen::scale_bytes(a.layout, a.head_dim), 4);
   qwen::QuantizedLayout& to = a.layout;
-  to.data_row_stride = value_bytes(a), to.scale_row_stride = scale_bytes(a);
+  to.data_row_stride = qwen::value_bytes(a.layout, a.head_dim),
+  to.scale_row_stride = qwen::scale_bytes(a.layout, a.head_dim);
   to.data_block_stride = a.heads * to.data_row_stride, to.scale_block_stride = a.heads * to.scale_row_stride;
   to.heads = a.heads, to.block_shift = 0, a.num_slots = a.tokens;
   a.k = {data.mutable_data_ptr<uint8_t>(), scales->mutable_data_ptr<uint8_t>()};
 }
 
-// Paged caches. `where` is (block_size, bytes from row to row of codes, of scales, bytes to the first scale).
+// Paged caches. `where` is KVCacheFormat.strides.
 void take_caches(Args& a, const Tensor& x, const Tensor& k_cache, const Maybe& v_cache, at::IntArrayRef where) {
-  TORCH_CHECK(where.size() == 4, kOp, ": cache_layout has ", where.size(), " numbers; it must be block_size, the ",
-              "strides of the rows of codes and of scales, and the offset of the scales: KVCacheFormat.strides.");
   TORCH_CHECK(!v_cache.has_value() || a.heads % 2 == 0, kOp, ": x has ", a.heads,
               " heads; with v_cache it must have as many of K as of V.");
   if (v_cache.has_value()) a.num_keys = a.heads / 2;
-  const int64_t size = where[0], rows = size * a.num_keys;
-  TORCH_CHECK(8 <= size && size <= 256 && (size & (size - 1)) == 0, kOp, ": cache_layout has blocks of ", size,
-              " tokens; block_size must be a power of two from 8 to 256.");
-  const int64_t data_row = where[1], scale_row = where[2], scales_at = where[3];
-  const int64_t of_codes = value_bytes(a), of_scales = scale_bytes(a);
-  const int64_t unit = a.layout.scale_format == qwen::ScaleFormat::kFloat32 ? 4 : 1;
-  const int64_t wide = a.layout.values == qwen::ValueFormat::kE4M3 ? 4 : 2;
-  const bool records = data_row == scale_row && scales_at >= of_codes && scales_at + of_scales <= data_row;
-  const bool sections = data_row >= of_codes && scale_row >= of_scales && scales_at >= (rows - 1) * data_row + of_codes;
-  const int64_t needed = scales_at + (rows - 1) * scale_row + of_scales;
-  TORCH_CHECK((records || sections) && data_row % wide == 0 && scales_at % unit == 0 && scale_row % unit == 0, kOp,
-              ": cache_layout is ", where, "; with ", of_codes, " bytes of codes and ", of_scales,
-              " of scales a head, ", "rows overlap or are not aligned: take KVCacheFormat.strides.");
-  for (const auto& [name, cache] : {std::pair<const char*, const Tensor*>{"k_cache", &k_cache},
-                                    {"v_cache", v_cache.has_value() ? &*v_cache : &k_cache}}) {
-    check_bytes(name, *cache, x);
-    TORCH_CHECK(cache->layout() == at::kStrided && cache->dim() == 2 && cache->size(1) >= needed &&
-                    cache->stride(1) == 1 && cache->stride(0) >= cache->size(1) && cache->stride(0) % 4 == 0,
-                kOp, ": ", name, " has shape ", cache->sizes(), " and strides ", cache->strides(),
-                "; it must be [num_blocks, bytes] with at least ", needed,
-                " bytes a block, side by side, and blocks a multiple of 4 bytes apart.");
-    check_aligned(name, cache->const_data_ptr(), 4);
-  }
-  TORCH_CHECK(!v_cache.has_value() || (v_cache->sizes() == k_cache.sizes() && v_cache->strides() == k_cache.strides()),
-              kOp, ": v_cache has shape ", v_cache->sizes(), " and k_cache ", k_cache.sizes(),
-              "; they must have one shape and the same strides.");
-  qwen::QuantizedLayout& to = a.layout;
-  to.data_row_stride = data_row, to.scale_row_stride = scale_row;
-  to.data_block_stride = to.scale_block_stride = k_cache.stride(0);
-  to.heads = a.num_keys, to.block_shift = 0;
-  while (int64_t(1) << to.block_shift < size) ++to.block_shift;
-  a.num_slots = k_cache.size(0) * size;
+  const Tensor* v = v_cache.has_value() ? &*v_cache : nullptr;
+  const int64_t scales_at = qwen::take_layout(kOp, a.layout, {k_cache, v, where, a.num_keys, a.head_dim}, "x", x);
+  a.num_slots = k_cache.size(0) * where[0];
   const auto rows_of = [&](const Tensor& cache) {
     auto* first = cache.mutable_data_ptr<uint8_t>();
     return qwen::QuantizedRows{first, first + scales_at};
@@ -212,9 +152,10 @@ void norm_rope_hadamard_quant_store(const Tensor& x,
   Args a = {};
   qwen::check_device(B, kOp, "x", x);
   take_x(a, x);
-  a.layout.values = named<qwen::ValueFormat>("values", values, {"", "e4m3", "e2m1"});
-  a.layout.scale_format = named<qwen::ScaleFormat>("scale_format", scale_format, {"ue8m0", "e4m3", "float32"});
-  a.stage = named<qwen::Stage>("stage", stage, {"", "norm", "transform", "cast_back"});
+  a.layout.values = qwen::named<qwen::ValueFormat>(kOp, "values", values, {"", "e4m3", "e2m1"});
+  a.layout.scale_format =
+      qwen::named<qwen::ScaleFormat>(kOp, "scale_format", scale_format, {"ue8m0", "e4m3", "float32"});
+  a.stage = qwen::named<qwen::Stage>(kOp, "stage", stage, {"", "norm", "transform", "cast_back"});
   a.interleaved = interleaved, a.conjugate = conjugate;
   if (norm_weight.has_value()) take_norm(a, x, *norm_weight, eps);
   if (cos_sin.has_value()) take_rotation(a, x, *cos_sin, positions);
@@ -226,8 +167,7 @@ void norm_rope_hadamard_quant_store(const Tensor& x,
               "\" and out is missing; it is where that goes.");
 
   const bool casts = a.layout.values != qwen::ValueFormat::kNone;
-  TORCH_CHECK(!casts || group == 16 || group == 32 || group == 64 || group == 128, kOp, ": group is ", group,
-              "; it must be 16, 32, 64 or 128.");
+  if (casts) qwen::check_group(kOp, group);
   a.layout.group = int32_t(group);
   TORCH_CHECK(!(data.has_value() && k_cache.has_value()), kOp,
               ": data and k_cache are given; codes go to one of them.");

@@ -29,9 +29,8 @@ Dtype attention_dtype(const char* op, const char* name, const Tensor& t) {
   return dtype_of(op, name, t);
 }
 
-namespace {
-
 void check_query(const char* op, const Tensor& q) {
+  attention_dtype(op, "q", q);
   TORCH_CHECK(q.layout() == at::kStrided && q.dim() == 3, op, ": q has shape ", q.sizes(),
               "; it must be a dense tensor [batch, query_heads, head_dim].");
   TORCH_CHECK(q.size(2) == 64 || q.size(2) == 128, op, ": q has shape ", q.sizes(), "; head_dim must be 64 or 128.");
@@ -44,18 +43,24 @@ void check_query(const char* op, const Tensor& q) {
   check_alignment(op, "q", q);
 }
 
+void check_heads(const char* op, const Tensor& q, int64_t kv_heads) {
+  TORCH_CHECK(kv_heads >= 1 && q.size(1) % kv_heads == 0 && q.size(1) / kv_heads <= 8 && kv_heads <= kMostGrid, op,
+              ": q has ", q.size(1), " heads and k_cache ", kv_heads, "; each KV head must serve 1 to 8 query heads.");
+}
+
+namespace {
+
 void check_caches(const char* op, const Tensor& q, const Tensor& k_cache, const Tensor& v_cache) {
   TORCH_CHECK(k_cache.dim() == 4 && k_cache.size(3) == q.size(2), op, ": k_cache has shape ", k_cache.sizes(),
               "; it must be [num_blocks, block_size, kv_heads, ", q.size(2), "], with the head_dim of q.");
   TORCH_CHECK(v_cache.sizes() == k_cache.sizes(), op, ": v_cache has shape ", v_cache.sizes(), " and k_cache ",
               k_cache.sizes(), "; they must have one shape.");
-  const int64_t blocks = k_cache.size(0), size = k_cache.size(1), heads = k_cache.size(2);
+  const int64_t blocks = k_cache.size(0), size = k_cache.size(1);
   TORCH_CHECK(size >= 8 && size <= 256 && (size & (size - 1)) == 0, op, ": k_cache has shape ", k_cache.sizes(),
               "; block_size must be a power of two from 8 to 256.");
   TORCH_CHECK(blocks <= INT32_MAX, op, ": k_cache has shape ", k_cache.sizes(),
               "; at most 2147483647 blocks are supported.");
-  TORCH_CHECK(heads >= 1 && q.size(1) % heads == 0 && q.size(1) / heads <= 8 && heads <= kMostGrid, op, ": q has ",
-              q.size(1), " heads and k_cache ", heads, "; each KV head must serve 1 to 8 query heads.");
+  check_heads(op, q, k_cache.size(2));
   for (const auto& [name, cache] : {std::pair("k_cache", k_cache), std::pair("v_cache", v_cache)}) {
     check_same(op, name, cache, "q", q);
     TORCH_CHECK(is_dense(cache), op, ": ", name, " has gaps; pass ", name, ".contiguous().");
@@ -64,7 +69,7 @@ void check_caches(const char* op, const Tensor& q, const Tensor& k_cache, const 
 }
 
 void check_table(
-    const char* op, const Tensor& q, const Tensor& k_cache, const Tensor& block_table, const Tensor& context_lens) {
+    const char* op, const Tensor& q, int64_t block_size, const Tensor& block_table, const Tensor& context_lens) {
   for (const auto& [name, t] : {std::pair("block_table", block_table), std::pair("context_lens", context_lens)}) {
     TORCH_CHECK(t.scalar_type() == at::kInt, op, ": ", name, " has dtype ", t.scalar_type(), "; it must be int32.");
     TORCH_CHECK(t.device() == q.device(), op, ": ", name, " is on ", t.device(), " and q on ", q.device(),
@@ -74,7 +79,7 @@ void check_table(
               ": block_table has shape ", block_table.sizes(), "; it must be [", q.size(0), ", max_blocks].");
   TORCH_CHECK(block_table.size(1) <= 1 || block_table.stride(1) == 1, op, ": block_table has strides ",
               block_table.strides(), "; the entries of a row must lie side by side: pass block_table.contiguous().");
-  TORCH_CHECK(block_table.size(1) <= kMostTokens / k_cache.size(1), op, ": block_table has shape ", block_table.sizes(),
+  TORCH_CHECK(block_table.size(1) <= kMostTokens / block_size, op, ": block_table has shape ", block_table.sizes(),
               "; a row may stand for at most ", kMostTokens, " tokens.");
   TORCH_CHECK(is_dense(context_lens) && context_lens.dim() == 1 && context_lens.size(0) == q.size(0), op,
               ": context_lens has shape ", context_lens.sizes(), "; it must be dense and [", q.size(0), "].");
@@ -82,30 +87,36 @@ void check_table(
 
 }  // namespace
 
-PagedAttention checked_attention(Backend backend, const char* op, const AttentionInputs& in) {
-  check_device(backend, op, "q", in.q);
+PagedAttention attention_over(const char* op, const AttentionInputs& in, const CacheShape& cache) {
   const Dtype dtype = attention_dtype(op, "q", in.q);
-  check_query(op, in.q);
-  check_caches(op, in.q, in.k_cache, in.v_cache);
-  check_table(op, in.q, in.k_cache, in.block_table, in.context_lens);
+  check_table(op, in.q, cache.block_size, in.block_table, in.context_lens);
   TORCH_CHECK(std::isfinite(in.scale), op, ": scale is ", in.scale, "; it must be a finite number.");
   return {in.q.const_data_ptr(),
-          in.k_cache.const_data_ptr(),
-          in.v_cache.const_data_ptr(),
+          nullptr,
+          nullptr,
           static_cast<const int32_t*>(in.block_table.const_data_ptr()),
           static_cast<const int32_t*>(in.context_lens.const_data_ptr()),
           nullptr,
           in.q.size(0),
           in.q.size(1),
-          in.k_cache.size(2),
+          cache.kv_heads,
           in.q.size(2),
-          in.k_cache.size(0),
-          in.k_cache.size(1),
+          cache.num_blocks,
+          cache.block_size,
           in.block_table.size(1),
           in.q.stride(0),
           in.block_table.stride(0),
           static_cast<float>(in.scale),
           dtype};
+}
+
+PagedAttention checked_attention(Backend backend, const char* op, const AttentionInputs& in) {
+  check_device(backend, op, "q", in.q);
+  check_query(op, in.q);
+  check_caches(op, in.q, in.k_cache, in.v_cache);
+  PagedAttention a = attention_over(op, in, {in.k_cache.size(0), in.k_cache.size(1), in.k_cache.size(2)});
+  a.k_cache = in.k_cache.const_data_ptr(), a.v_cache = in.v_cache.const_data_ptr();
+  return a;
 }
 
 // The parts of a workspace: o, m, l, and a counter for each KV head where the kernel needs them (kv_heads > 0).

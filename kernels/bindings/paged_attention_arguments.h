@@ -17,6 +17,14 @@ struct AttentionInputs {
 // Each refuses what does not meet the operator's contract, and says why.
 Dtype attention_dtype(const char* op, const char* name, const at::Tensor& t);
 void check_alignment(const char* op, const char* name, const at::Tensor& t);
+void check_query(const char* op, const at::Tensor& q);
+void check_heads(const char* op, const at::Tensor& q, int64_t kv_heads);
+
+// What q, the table and the scale say, over a cache of this shape; q has passed check_query. Without the caches.
+struct CacheShape {
+  int64_t num_blocks, block_size, kv_heads;
+};
+PagedAttention attention_over(const char* op, const AttentionInputs& in, const CacheShape& cache);
 PagedAttention checked_attention(Backend backend, const char* op, const AttentionInputs& in);
 // The parts of a workspace: o, m, l, and a counter for each KV head where the kernel needs them (kv_heads > 0).
 Partials partials_in(const char* op,

@@ -17,6 +17,7 @@ void qk_norm_rope_cache_write(const QkNormRopeCacheWrite& args, int64_t first, i
 void norm_rope_hadamard_quant_store(const NormRopeHadamardQuantStore& args, int64_t first, int64_t last);
 void paged_attention(const PagedAttention& args, int64_t first, int64_t last);
 void paged_attention_partials(const PagedAttentionSplit& args, int64_t first, int64_t last);
+void paged_attention_quantized(const PagedAttentionQuantized& args, int64_t first, int64_t last);  // the partials
 void merge_partitions(const MergePartitions& args, int64_t first, int64_t last);
 void decode_linear(const DecodeLinear& args, int64_t first, int64_t last);
 void w8a16_linear(const W8A16Linear& args, int64_t first, int64_t last);

@@ -1,4 +1,5 @@
-// head_stages.h: norm and rotation of a head in fp32, in the kernels' order of operations and so to their bits.
+// head_stages.h: norm, rotation and Hadamard transform of a head in fp32, in the kernels' order of operations and so to
+// their bits.
 #pragma once
 
 #include <cmath>
@@ -43,6 +44,19 @@ inline void rotate(float* x, int64_t size, const float* row, bool interleaved, b
     first = std::fma(u, c, -(v * s));
     second = std::fma(v, c, u * s);
   }
+}
+
+// Sylvester's matrix of one chunk, times scale.
+inline void hadamard(float* head, float scale) {
+  for (int64_t bit = 1; bit < kChunk; bit *= 2) {
+    for (int64_t i = 0; i < kChunk; ++i) {
+      if (i & bit) continue;
+      const float u = head[i], w = head[i + bit];
+      head[i] = u + w;
+      head[i + bit] = u - w;
+    }
+  }
+  for (int64_t i = 0; i < kChunk; ++i) head[i] *= scale;
 }
 // --8<-- [end:stages]
 

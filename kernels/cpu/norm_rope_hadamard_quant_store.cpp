@@ -14,18 +14,6 @@ namespace {
 
 using Args = NormRopeHadamardQuantStore;
 
-void hadamard(float* head, float scale) {
-  for (int64_t bit = 1; bit < kChunk; bit *= 2) {
-    for (int64_t i = 0; i < kChunk; ++i) {
-      if (i & bit) continue;
-      const float u = head[i], w = head[i + bit];
-      head[i] = u + w;
-      head[i + bit] = u - w;
-    }
-  }
-  for (int64_t i = 0; i < kChunk; ++i) head[i] *= scale;
-}
-
 struct Scale {
   float value;
   uint32_t code;

@@ -138,34 +138,37 @@ __device__ __forceinline__ void rotate(HeadValues<kChunks>& head,
 }
 // --8<-- [end:rotate]
 
-// Sylvester's matrix of each chunk, times scale. Stage b adds and subtracts elements that differ in bit b of their
-// index: the first two within a lane, five more among the lanes.
+// Sylvester's matrix times scale, of the elements that kLanes neighbouring lanes hold, kSize each. Stage b adds and
+// subtracts elements that differ in bit b of their index: the first stages within a lane, the others among the lanes.
 // --8<-- [start:hadamard]
+template <int kLanes, int kSize>
+__device__ __forceinline__ void hadamard(float (&v)[kSize], float scale, int lane) {
+#pragma unroll
+  for (int bit = 1; bit < kSize; bit *= 2) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      if (i & bit) continue;
+      const float u = v[i], w = v[i + bit];
+      v[i] = u + w;
+      v[i + bit] = u - w;
+    }
+  }
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float other = __shfl_xor_sync(kAllLanes, v[i], distance);
+      v[i] = lane & distance ? other - v[i] : v[i] + other;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) v[i] *= scale;
+}
+
+// That of each chunk.
 template <int kChunks>
 __device__ __forceinline__ void hadamard(HeadValues<kChunks>& head, float scale, int lane) {
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    float (&v)[kOfLane] = head.values[c];
-#pragma unroll
-    for (int bit = 1; bit < kOfLane; bit *= 2) {
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) {
-        if (i & bit) continue;
-        const float u = v[i], w = v[i + bit];
-        v[i] = u + w;
-        v[i + bit] = u - w;
-      }
-    }
-#pragma unroll
-    for (int distance = 1; distance < kWarpSize; distance *= 2) {
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) {
-        const float other = __shfl_xor_sync(kAllLanes, v[i], distance);
-        v[i] = lane & distance ? other - v[i] : v[i] + other;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) v[i] *= scale;
-  }
+  for (int c = 0; c < kChunks; ++c) hadamard<kWarpSize>(head.values[c], scale, lane);
 }
 // --8<-- [end:hadamard]

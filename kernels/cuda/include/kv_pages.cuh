@@ -3,23 +3,29 @@
 
 #include "vector_load.cuh"
 
-// The pages of one KV head of one sequence.
-template <class T>
-struct PagedHead {
-  const T *k, *v;        // this head in slot 0 of block 0
+// The pages of one sequence.
+struct PageTable {
   const int32_t* table;  // the sequence's row of block_table
   int table_size;        // entries of that row
   int num_blocks, block_shift;
-  int64_t slot_stride;  // elements from one slot to the next
 
   __device__ __forceinline__ int block_of(int token, int end) const {
     const int entry = token >> block_shift;
     return token < end && entry < table_size ? table[entry] : -1;
   }
   __device__ __forceinline__ bool has(int block) const { return unsigned(block) < unsigned(num_blocks); }
-  __device__ __forceinline__ int64_t offset(int block, int token) const {
-    return ((int64_t(block) << block_shift) + (token & ((1 << block_shift) - 1))) * slot_stride;
+  __device__ __forceinline__ int64_t slot(int block, int token) const {
+    return (int64_t(block) << block_shift) + (token & ((1 << block_shift) - 1));
   }
+};
+
+// One KV head in them.
+template <class T>
+struct PagedHead : PageTable {
+  const T *k, *v;       // this head in slot 0 of block 0
+  int64_t slot_stride;  // elements from one slot to the next
+
+  __device__ __forceinline__ int64_t offset(int block, int token) const { return slot(block, token) * slot_stride; }
 };
 
 // The keys or the values of a stream's turn. What a turn does not reach keeps what it had, and weighs nothing. Two
@@ -46,4 +52,7 @@ struct TokenRun {
     }
   }
   __device__ __forceinline__ float value(int token, int i) const { return element<T>(packs[token][i / 8], i % 8); }
+  // Where value() counts in units of a scale, sums over a token's values are multiplied by it. Not here.
+  template <int kSums>
+  __device__ __forceinline__ void apply_scale(int, float (&)[kSums]) const {}
 };

@@ -323,6 +323,19 @@ struct SampleTokens {
 };
 // --8<-- [end:sample_tokens]
 
+// --8<-- [start:paged_attention_quantized]
+// Paged attention by partitions over the numbers that the codes of a cache stand for. With
+// hadamard_scale each query head is multiplied by Sylvester's matrix times it: the writer
+// transformed the keys so. Rows of codes begin at multiples of 16 bytes; layout.heads is
+// attention.kv_heads, head_dim is 128, and attention.k_cache and v_cache are null.
+struct PagedAttentionQuantized {
+  PagedAttentionSplit split;
+  QuantizedRows k, v;      // read only
+  QuantizedLayout layout;  // of both
+  float hadamard_scale;    // 0: no transform
+};
+// --8<-- [end:paged_attention_quantized]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -343,3 +356,4 @@ QWEN_EXPORT void qwen_w8a16_argmax(const qwen::W8A16Argmax& args, cudaStream_t s
 QWEN_EXPORT void qwen_advance_decode(const qwen::AdvanceDecode& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_sample_tokens(const qwen::SampleTokens& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, cudaStream_t stream);

@@ -64,11 +64,11 @@ struct WarpPartials {
   }
 };
 
-// One warp's reader: (m, l, o) of its tokens, for each query head of the group.
-template <class T, class Lanes>
+// One warp's reader: (m, l, o) of its tokens, for each query head of the group. TokenRun says how rows are loaded.
+template <class T, class Lanes, class RowsOfATurn = TokenRun<T, Lanes>>
 struct AttentionReader {
   static constexpr int kGroup = Lanes::kGroup, kDims = Lanes::kDims, kRun = Lanes::kRun;
-  using Run = TokenRun<T, Lanes>;
+  using Run = RowsOfATurn;
   using Weights = float[kRun][kGroup];
 
   float q[kGroup][kDims];  // times scale * log2(e)
@@ -116,6 +116,7 @@ struct AttentionReader {
 #pragma unroll
         for (int g = 0; g < kGroup; ++g) score[t][g] += q[g][i] * key;
       }
+      k.apply_scale(t, score[t]);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
 #pragma unroll
@@ -143,9 +144,10 @@ struct AttentionReader {
       for (int t = 0; t < kRun; ++t) state[g].l += score[t][g] = state[g].weight(score[t][g]);
     }
   }
-  __device__ __forceinline__ void add_values(const Run& v, const Weights& weight) {
+  __device__ __forceinline__ void add_values(const Run& v, Weights& weight) {
 #pragma unroll
     for (int t = 0; t < kRun; ++t) {
+      v.apply_scale(t, weight[t]);
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const float value = v.value(t, i);
@@ -160,9 +162,9 @@ struct AttentionReader {
   // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is
   // the lane's first one, in page `first`. When the first keys are on their way, ready() sets
   // q; then add_new(k, v, token) may put a token that is not stored into each turn.
-  template <class Ready, class AddNew>
+  template <class Head, class Ready, class AddNew>
   __device__ __forceinline__ void read(
-      const PagedHead<T>& head, int token, int first, int end, int stored, int lane, Ready ready, AddNew add_new) {
+      const Head& head, int token, int first, int end, int stored, int lane, Ready ready, AddNew add_new) {
     Run k, v;
     const auto there = [&](int block) { return head.has(block) ? end - token : 0; };
     int tokens = there(first), in_cache = min(tokens, stored - token);

@@ -17,13 +17,11 @@ struct AttentionOperands {
   float scale;
 
   __device__ __forceinline__ PagedHead<T> head(int sequence, int kv_head) const {
-    return {k_cache + int64_t(kv_head) * head_dim,
-            v_cache + int64_t(kv_head) * head_dim,
-            block_table + sequence * block_table_stride,
-            max_blocks,
-            num_blocks,
-            block_shift,
-            int64_t(kv_heads) * head_dim};
+    const T *k = k_cache + int64_t(kv_head) * head_dim, *v = v_cache + int64_t(kv_head) * head_dim;
+    return {pages(sequence), k, v, int64_t(kv_heads) * head_dim};
+  }
+  __device__ __forceinline__ PageTable pages(int sequence) const {
+    return {block_table + sequence * block_table_stride, max_blocks, num_blocks, block_shift};
   }
   __device__ __forceinline__ const T* group_of(int sequence, int kv_head) const {
     return q + sequence * q_stride + int64_t(kv_head) * group * head_dim;

@@ -19,6 +19,7 @@ from qwen_cuda.operators.paged_attention import (
     paged_attention_partials,
     paged_attention_split,
 )
+from qwen_cuda.operators.paged_attention_quantized import paged_attention_quantized
 from qwen_cuda.operators.qk_norm_rope_cache_write import check_indices, cos_sin_table, qk_norm_rope_cache_write
 from qwen_cuda.operators.rms_norm import add_rms_norm, add_rms_norm_, rms_norm, rms_norm_
 from qwen_cuda.operators.sample_tokens import sample_tokens, seen_tokens
@@ -48,6 +49,7 @@ __all__ = [
     "norm_rope_hadamard_quant_store",
     "paged_attention_grouped",
     "paged_attention_partials",
+    "paged_attention_quantized",
     "paged_attention_split",
     "qk_norm_rope_cache_write",
     "rms_norm",

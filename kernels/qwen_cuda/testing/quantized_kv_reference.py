@@ -1,4 +1,4 @@
-"""norm_rope_hadamard_quant_store as plain PyTorch: the unfused pipeline, stage after stage."""
+"""The operators of a quantised KV cache as plain PyTorch: the writer's pipeline stage by stage, and the reader."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from qwen3_ref import paged
 from qwen3_ref.functional import Pairing
 from qwen3_ref.kv_quantization import (
     Scales,
+    Values,
     dequantize_groups,
     hadamard_transform,
     norm_head,
@@ -70,14 +72,57 @@ def norm_rope_hadamard_quant_store(
         scales.copy_(units)
     if k_cache is None or slot_mapping is None:
         return
-    block_size, data_stride, scale_stride, offset = cache_layout
+    block_size = cache_layout[0]
     kept = known & (slot_mapping >= 0) & (slot_mapping < k_cache.shape[0] * block_size)
     slots = slot_mapping[kept].long()
     for cache, heads in ((k_cache, slice(0, keys)), (v_cache, slice(keys, None))):
-        for bytes_, stride, start in ((codes, data_stride, 0), (units, scale_stride, offset)):
-            if cache is None or cache.numel() == 0:
-                continue
-            shape = (len(cache), block_size, keys, bytes_.shape[-1])
-            strides = (cache.stride(0), keys * stride, stride, 1)
-            rows = cache.as_strided(shape, strides, cache.storage_offset() + start)
-            rows[slots // block_size, slots % block_size] = bytes_[kept, heads]
+        if cache is None or cache.numel() == 0:
+            continue
+        rows = _rows(cache, cache_layout, keys, codes.shape[-1], units.shape[-1])
+        for place, bytes_ in zip(rows, (codes, units), strict=True):
+            place[slots // block_size, slots % block_size] = bytes_[kept, heads]
+
+
+def paged_attention_quantized(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    kv_heads: int,
+    values: Values,
+    group: int,
+    scale_format: Scales,
+    cache_layout: tuple[int, ...] | list[int],
+    partition_size: int,
+    partitions: int,
+    workspace: Tensor,
+    *,
+    hadamard_scale: float = 0.0,
+    merge: str = "auto",
+) -> Tensor:
+    """Both caches dequantised, then attention over each context as a whole: `q: [b, Hq, 128]` → `[b, Hq, 128]`."""
+    dim = q.shape[-1]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    data_bytes = dim if values == "e4m3" else dim // 2
+    scale_bytes = dim // group * (4 if scale_format == "float32" else 1)
+    k, v = (
+        dequantize_groups(*_rows(cache, cache_layout, kv_heads, data_bytes, scale_bytes), values, scale_format).to(wide)
+        for cache in (k_cache, v_cache)
+    )
+    queries = hadamard_transform(q.to(wide), hadamard_scale) if hadamard_scale else q.to(wide)
+    return paged.paged_attention(queries, k, v, block_table, context_lens, scale).to(q.dtype)
+
+
+def _rows(
+    cache: Tensor, cache_layout: tuple[int, ...] | list[int], heads: int, data_bytes: int, scale_bytes: int
+) -> tuple[Tensor, Tensor]:
+    """Codes and scales where they lie: `[num_blocks, block_size, heads, data_bytes]` and `[…, scale_bytes]`."""
+    block_size, data_stride, scale_stride, offset = cache_layout
+
+    def rows(size: int, stride: int, start: int) -> Tensor:
+        shape = (len(cache), block_size, heads, size)
+        return cache.as_strided(shape, (cache.stride(0), heads * stride, stride, 1), cache.storage_offset() + start)
+
+    return rows(data_bytes, data_stride, 0), rows(scale_bytes, scale_stride, offset)
