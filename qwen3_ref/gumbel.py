@@ -82,8 +82,9 @@ def gumbel_noise(seed: int, draw: int, size: int) -> Floats:
     return gumbel(philox4x32(counter, seed).T.reshape(-1)[:size])
 
 
+# --8<-- [start:draw]
 def draw_token(logits: Tensor, seed: int, draw: int) -> int:
-    """A token with the probabilities softmax(logits): the first of the largest sums of logit and noise.
+    """A token drawn by softmax(logits): the first of the largest sums of logit and noise.
 
     Args:
         logits: float32 `[V]`; the largest is finite, −inf is never drawn.
@@ -94,3 +95,6 @@ def draw_token(logits: Tensor, seed: int, draw: int) -> int:
     """
     noise = torch.from_numpy(gumbel_noise(seed, draw, logits.shape[0])).to(logits.device)
     return int((logits - logits.max() + noise).argmax())
+
+
+# --8<-- [end:draw]

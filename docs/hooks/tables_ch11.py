@@ -31,7 +31,8 @@ def texts(results: Results) -> dict[str, str]:
     return {
         "throughput": _throughput(results),
         "ratios": _ratios(results),
-        "chain": _chain(results),
+        "chain": _chain(results, number=6),
+        "lesson-chain": _chain(results, number=2),
         "ablation": _ablation(results),
         "bytes": _bytes(results),
         "memory": _memory(results),
@@ -102,11 +103,11 @@ def _ratios(results: Results) -> str:
     return "\n".join([*out, interval, ""])
 
 
-def _chain(results: Results) -> str:
+def _chain(results: Results, number: int) -> str:
     return f"""\
 {_rows(_heads(results, "decode, tok/s, by prompt"), changes(results, CHAIN))}
-*Table 6.* From the first version to the last: each row adds one step, and says how many times as fast as the row above
-it is. All rows are of one commit, with the same settings.
+*Table {number}.* From the first version to the last: each row adds one step, and says how many times as fast as the
+row above it is. All rows are of one commit, with the same settings.
 """
 
 

@@ -25,6 +25,7 @@ from tests.site.invented import GPU, put
 
 NAME = "ch11_generator"
 PAGE = ROOT / "docs" / "end_to_end.md"
+LESSON = ROOT / "chapters" / NAME / "README.md"
 CEILINGS = Ceilings(read_gbps=4000.0, copy_gbps=4000.0, matmul_tflops={"bfloat16": 700.0}, graph_node_us=0.7)
 # Decode tok/s at 128; at other prompts it is less by so many times.
 SPEEDS = dict(zip(TITLES, (2500, 3000, 2000, 1000, 1250, 800, 200, 100, 40, 38, 300, 900, 700, 600), strict=True))
@@ -77,8 +78,9 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_page_of_whole_requests_shows_every_passage_once() -> None:
+def test_page_and_lesson_of_whole_requests_show_every_passage_once() -> None:
     used = re.findall(r"<!-- results: ch11/([\w-]+) -->", PAGE.read_text())
+    used += re.findall(r"<!-- results: ([\w-]+) -->", LESSON.read_text())
     assert sorted(used) == sorted(plots_ch11.texts(measured()))
 
 
@@ -91,7 +93,7 @@ def test_whole_requests_without_results_say_how_to_measure_them(tree: Path) -> N
 
 def test_whole_requests_are_filled_and_filled_again_without_change(tree: Path) -> None:
     put(tree, NAME, measured())
-    assert {path.name for path in results.sync(root=tree)} == {PAGE.name, "decode.svg"}
+    assert {path.name for path in results.sync(root=tree)} == {PAGE.name, "decode.svg", "request.svg"}
     assert results.sync(root=tree) == []
     text = (tree / "docs" / PAGE.name).read_text()
     assert "| ours | 2,500 | 2,000 | 1,250 |" in text
