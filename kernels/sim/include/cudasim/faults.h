@@ -62,8 +62,8 @@ class FaultStack {
 
   // For handlers: the block of this library that this OS thread runs, or null. They must not look at `current` itself:
   // on a thread that has never run this library that allocates its thread_local variables, and what was interrupted may
-  // be just there.
-  static Block* interrupted_block() {
+  // be just there. PLAIN: the checker would take what it reads for an access of the kernel.
+  CUDASIM_PLAIN static Block* interrupted_block() {
     stack_t stack = {};
     if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return nullptr;
     const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);
