@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from chapters.ch09_graph_capture.batch_rows import BatchRow
 from chapters.ch11_generator.request import Request
 from qwen3_ref.generate import Generation
 from qwen3_ref.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # the operators, which it imports, are built when they are imported
+    from chapters.ch09_graph_capture.batch_rows import BatchRow
 
 
 def answer_together(

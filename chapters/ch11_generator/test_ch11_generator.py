@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from chapters.ch11_generator import (
     SamplingParams,
 )
 from chapters.ch11_generator.backends import choose_backend
+from chapters.ch11_generator.conftest import ROOT
 from chapters.ch11_generator.stages import Stages
 from qwen3_ref.generate import ReferenceEngine, generate
 from qwen3_ref.model import Qwen3
@@ -30,6 +34,16 @@ def test_the_package_offers_what_it_lists() -> None:
     assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         package.nothing  # noqa: B018
+
+
+def test_without_kernels_nothing_is_built() -> None:
+    """Whoever has no compiler can generate text."""
+    script = (
+        "import sys, chapters.ch11_generator.generator; print([n for n in sys.modules if n.startswith('qwen_cuda')])"
+    )
+    path = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert done.stdout.decode().strip() == "[]", done.stderr.decode()
 
 
 def test_greedy_tokens_equal_those_of_the_reference_loop(endless_dir: Path) -> None:
