@@ -166,7 +166,7 @@ class Generation:
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self.prefill_s = self.decode_s = 0.0
-        self._engine, self._tokenizer, self._max_new_tokens = engine, tokenizer, max_new_tokens
+        self._engine, self._tokenizer = engine, tokenizer
         self._sampling = sampling or SamplingParams()
         self._limit = min(max_new_tokens, room - len(prompt_ids) + 1)  # the last one need not go into the cache
         self._stop_ids = frozenset(engine.config.eos_token_ids if stop_ids is None else stop_ids)

@@ -95,6 +95,11 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probabilities < p * probabilities.max(), -torch.inf)
 
 
+def finite_argmax(logits: Tensor) -> Tensor:
+    """`logits: [b, n]` → int64 `[b]`: the first of the largest, −1 where that is NaN or infinite."""
+    return torch.where(logits.amax(-1).isfinite(), logits.argmax(-1), -1)
+
+
 class Sampler:
     """Draws tokens by `params`: the n-th draw of a seed from the same logits is the same token on every device."""
 

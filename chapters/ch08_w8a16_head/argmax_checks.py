@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from chapters.ch08_w8a16_head.w8_checks import BATCHES, BF16, DENSE, EPS, FP16, FP32, HeadCase, head_case, linear
+from qwen3_ref.sampling import finite_argmax
 from qwen_cuda.operators import argmax_workspace
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.cases import case
-from qwen_cuda.testing.decode_references import finite_argmax
 from qwen_cuda.testing.guards import Guarded
 from qwen_cuda.testing.numbers import norm_weight, rows_of_numbers
 from qwen_cuda.testing.references import REFERENCES, oracle

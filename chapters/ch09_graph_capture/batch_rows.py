@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
+from chapters.ch04_paged_kv.paged_cache import PagedKVCache
 from chapters.ch06_split_attention.paged_model import PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decoder import MOST_ROWS, Decoder, Run
@@ -50,6 +51,16 @@ class BatchRow:
             self._run = None
 
 
+def cache_for(model: PagedModel, contexts: Sequence[int]) -> PagedKVCache:
+    """A cache that holds a sequence of each of these lengths at once.
+
+    Raises:
+        ValueError: the model has no positions for one of them.
+    """
+    tokens = sum(-(-context // BLOCK_SIZE) * BLOCK_SIZE for context in contexts)
+    return model.new_cache(tokens=tokens, block_size=BLOCK_SIZE, max_sequences=len(contexts), max_context=max(contexts))
+
+
 def batch_rows(
     model: PagedModel,
     contexts: Sequence[int],
@@ -65,9 +76,7 @@ def batch_rows(
     """
     if not 1 <= len(contexts) <= MOST_ROWS:
         raise ValueError(f"{len(contexts)} sequences are to be decoded together; it must be from 1 to {MOST_ROWS}.")
-    blocks = sum(-(-context // BLOCK_SIZE) for context in contexts)
-    cache = model.new_cache(
-        tokens=blocks * BLOCK_SIZE, block_size=BLOCK_SIZE, max_sequences=len(contexts), max_context=max(contexts)
+    decoder = Decoder(
+        model, cache_for(model, contexts), rows=len(contexts), w8_head=w8_head, graphs=graphs, report=report
     )
-    decoder = Decoder(model, cache, rows=len(contexts), w8_head=w8_head, graphs=graphs, report=report)
     return [BatchRow(decoder, row, context) for row, context in enumerate(contexts)]

@@ -14,12 +14,11 @@ from torch import Tensor
 from chapters.ch04_paged_kv.paged_cache import PagedKVCache
 from chapters.ch06_split_attention.attention import paged_attention
 from chapters.ch06_split_attention.dispatch import Plan
-from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
+from chapters.ch06_split_attention.paged_model import CACHE_DTYPES, FUSED, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decode_rows import DecodeRows
+from qwen3_ref.sampling import finite_argmax
 from qwen_cuda.operators import argmax_workspace
-
-DTYPES = (torch.bfloat16, torch.float16)
 
 
 class StepKind(NamedTuple):
@@ -44,7 +43,7 @@ class DecodeStep:
     """
 
     def __init__(self, model: PagedModel, cache: PagedKVCache, rows: DecodeRows, w8_head: W8Head | None = None) -> None:
-        if model.dtype not in DTYPES or model.cache_dtype != model.dtype:
+        if model.dtype not in CACHE_DTYPES or model.cache_dtype != model.dtype:
             raise ValueError(
                 f"the model is {model.dtype} and its cache {model.cache_dtype}; the kernels of a decode step take "
                 "bfloat16 or float16, both the same."
@@ -82,8 +81,7 @@ class DecodeStep:
     def begin(self, row: int, logits: Tensor, greedy: bool) -> None:
         """Enqueues the draw of a row's first token from `logits: [V]` float32, those of its prompt."""
         one = self.rows.part(slice(row, row + 1))
-        ids = torch.where(logits.amax().isfinite(), logits.argmax(), -1)[None] if greedy else None
-        self._advance(self._drawn(logits[None].contiguous(), one) if ids is None else ids, one)
+        self._advance(finite_argmax(logits[None]) if greedy else self._drawn(logits[None].contiguous(), one), one)
 
     def _attention(self, i: int, qkv: Tensor, rows: DecodeRows, plan: Plan, workspace: Tensor) -> Tensor:
         """→ `[b, Hq, D]`. Fused, or, for the ablations, as a launch that writes the cache and one of its backends."""

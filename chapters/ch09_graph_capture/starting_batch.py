@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chapters.ch04_paged_kv.paged_cache import PagedKVCache
 from chapters.ch06_split_attention.paged_model import PagedModel
+from chapters.ch09_graph_capture.batch_rows import cache_for
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,7 @@ class StartingBatch:
 
     @classmethod
     def _empty(cls, model: PagedModel, lengths: Sequence[int], room: int) -> StartingBatch:
-        page = 16
-        tokens = sum(-(-(length + room) // page) * page for length in lengths)
-        longest = max(lengths) + room
-        cache = model.new_cache(tokens=tokens, max_sequences=len(lengths), max_context=longest, block_size=page)
+        cache = cache_for(model, [length + room for length in lengths])
         logits = torch.empty(len(lengths), model.config.vocab_size, device=model.device)
         return cls(model, cache, tuple(cache.allocate() for _ in lengths), tuple(lengths), logits, room)
 

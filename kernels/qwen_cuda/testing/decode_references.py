@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qwen3_ref import functional as F
 from qwen3_ref.quantized import dequantize_w8, head_logits
+from qwen3_ref.sampling import finite_argmax
 
 
 def decode_linear(
@@ -71,11 +72,6 @@ def w8a16_argmax(
 ) -> Tensor:
     """As `head_argmax`, of the logits of `w8a16_linear`."""
     return finite_argmax(head_logits(x, dequantize_w8(qweight, scales), norm_weight, eps))
-
-
-def finite_argmax(logits: Tensor) -> Tensor:
-    """`logits: [b, n]` → int64 `[b]`: the first of the largest, −1 where that is NaN or infinite."""
-    return torch.where(logits.amax(-1).isfinite(), logits.argmax(-1), -1)
 
 
 def advance_decode(
