@@ -115,14 +115,19 @@ def hadamard_transform(x: Tensor, scale: float) -> Tensor:
 
 
 # --8<-- [start:quantize]
-def quantize_groups(x: Tensor, values: Values, group: int, scales: Scales) -> tuple[Tensor, Tensor]:
+def quantize_groups(
+    x: Tensor,
+    values: Values,
+    group: int,
+    scales: Scales,
+) -> tuple[Tensor, Tensor]:
     """Codes and scales of each `group` neighbours. `x: [..., D]` float32 → bytes, uint8.
 
-    codes `[..., D]`, two of e2m1 in a byte: `[..., D/2]`; scales `[..., D/group]`, four bytes
-    each for float32. A scale is amax / largest as its format has it: ue8m0 the smallest power
-    of two not below, e4m3 the nearest, saturated. It is never 0: the smallest of the format
-    (2^-127, 2^-9, 2^-126) stands for less. A group with a NaN or an infinity has the scale
-    NaN, and reads as NaN.
+    codes `[..., D]`, two of e2m1 in a byte: `[..., D/2]`; scales `[..., D/group]`, four
+    bytes each for float32. A scale is amax / largest as its format has it: ue8m0 the
+    smallest power of two not below, e4m3 the nearest, saturated. It is never 0: the smallest
+    of the format (2^-127, 2^-9, 2^-126) stands for less. A group with a NaN or an infinity
+    has the scale NaN, and reads as NaN.
     """
     grouped = x.unflatten(-1, (-1, group))
     amax, finite = grouped.abs().amax(-1), grouped.isfinite().all(-1)

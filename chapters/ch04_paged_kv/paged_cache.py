@@ -48,11 +48,12 @@ class PagedKVCache:
         block_size: tokens of a block, a power of two from 8 to 256.
         max_sequences: sequences of one `append`; any number may be allocated.
         max_context: the longest sequence; by default as long as the model or the cache allows.
+        dtype, block_shape: of K and of V in a block; by default `[block_size, Hkv, D]`, numbers as they are.
     Raises:
         ValueError: an argument does not meet this, or the budget is less than one block.
 
     Attributes:
-        k, v: for each layer `[num_blocks, block_size, Hkv, D]`.
+        k, v: for each layer `[num_blocks, block_size, Hkv, D]`, or `[num_blocks, *block_shape]`.
         indices: the tensors that kernels read, in memory that never moves, so that CUDA graphs may hold them.
 
     After an error nothing has changed.
@@ -69,12 +70,13 @@ class PagedKVCache:
         max_context: int | None = None,
         dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cpu",
+        block_shape: tuple[int, ...] | None = None,
     ) -> None:
         if not 8 <= block_size <= 256 or block_size & (block_size - 1):
             raise ValueError(f"block_size is {block_size}; it must be a power of two from 8 to 256.")
         if max_sequences < 1:
             raise ValueError(f"max_sequences is {max_sequences}; it must be at least 1.")
-        block_shape = (block_size, config.num_key_value_heads, config.head_dim)
+        block_shape = block_shape or (block_size, config.num_key_value_heads, config.head_dim)
         block_bytes = 2 * config.num_hidden_layers * torch.Size(block_shape).numel() * dtype.itemsize
         num_blocks = _number_of_blocks(tokens, budget_bytes, block_size, block_bytes)
         longest = min(config.max_position_embeddings, num_blocks * block_size)

@@ -21,7 +21,9 @@ from torch import Tensor
 from qwen_cuda.attention_workspace import WorkspaceLayout
 
 TABLE = Path(__file__).with_name("dispatch.json")
-Op = Literal["paged_attention", "fused_decode_attention"]
+# The last two: attention over a cache of FP8 or FP4 codes, chapter 10's.
+Op = Literal["paged_attention", "fused_decode_attention", "paged_attention_fp8", "paged_attention_fp4"]
+NEAREST: dict[Op, Op] = {"paged_attention_fp8": "paged_attention", "paged_attention_fp4": "paged_attention"}
 Merge = Literal["auto", "cluster", "last_block"]
 MOST_CLUSTER = 8  # blocks that every GPU with clusters runs as one; 16 is more than CUDA promises
 LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
@@ -96,11 +98,15 @@ def chosen(rows: Iterable[Row], heads: int, max_context: int) -> Plan | None:
 
 
 def plan_for(batch: int, kv_heads: int, max_context: int, device: torch.device, *, op: Op = "paged_attention") -> Plan:
-    """The plan of a batch whose contexts have at most `max_context` tokens. The host knows both; nothing waits."""
+    """The plan of a batch whose contexts have at most `max_context` tokens. The host knows both; nothing waits.
+
+    Where the architecture has no rows of chapter 10's readers, they take those of paged attention.
+    """
     heads = max(batch * kv_heads, 1)
     name, sms = _device(device.type, device.index)
-    rows = (row for row in table().get(name, ()) if row.op == op)
-    return chosen(rows, heads, max_context) or default_plan(heads, max_context, sms)
+    rows = table().get(name, ())
+    mine = [row for row in rows if row.op == op] or [row for row in rows if row.op == NEAREST.get(op)]
+    return chosen(mine, heads, max_context) or default_plan(heads, max_context, sms)
 
 
 def architecture(device: torch.device) -> str:

@@ -35,7 +35,7 @@ from qwen_cuda.operators.qk_norm_rope_cache_write import HEAD_DIM
 
 FUSED = "fused"
 CACHE_DTYPES = (torch.bfloat16, torch.float16)
-CHUNK = 512  # tokens of a prompt that are computed at once: enough to fill a GPU
+CHUNK = 8192  # tokens of a prompt that are computed at once: attention over a prefix in pages is the slower one
 
 Plans = Callable[[int, int, int, torch.device], Plan]
 Attend = Callable[[int, Tensor], Tensor]  # layer, qkv [t, (Hq + 2 Hkv) · D] → [t, Hq, D]
@@ -169,25 +169,37 @@ class PagedModel:
 
     def _decode_attention(self, cache: PagedKVCache, batch: Batch, longest: int) -> Attend:
         """For one token of each sequence, whose contexts have at most `longest` tokens."""
-        rows, heads, kv_heads = len(batch.positions), self.config.num_attention_heads, self.config.num_key_value_heads
-        plan = self.plans(rows, kv_heads, longest, self.device)
+        rows = len(batch.positions)
+        plan = self.plans(rows, self.config.num_key_value_heads, longest, self.device)
         workspace = self.workspace(rows, plan.partitions)
+        return lambda i, qkv: self.decode_attention(i, qkv, cache, batch, plan, workspace)
+
+    def decode_attention(
+        self, i: int, qkv: Tensor, cache: PagedKVCache, batch: Batch, plan: Plan, workspace: Tensor, *,
+        prefetch: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Layer `i` of a decode step: writes the newest token of each sequence and attends to all of them.
+
+        Args:
+            qkv: `[b, (Hq + 2 Hkv) · D]` of `cache_dtype`.
+            batch: one token of each sequence.
+            workspace: of `workspace(b, plan.partitions)`.
+            prefetch: that of `fused_decode_attention`; other ways do without.
+        Returns:
+            `[b, Hq, D]`.
+        """
+        layer, caches = self.layers[i], (cache.k[i], cache.v[i])
         where, context = (batch.positions, batch.slot_mapping), (batch.block_table, batch.context_lens)
-
-        def fused(i: int, qkv: Tensor) -> Tensor:
-            layer, caches = self.layers[i], (cache.k[i], cache.v[i])
-            token = (qkv, layer.q_norm, layer.k_norm, self.cos_sin, *where)
-            cut = (plan.partition_size, plan.partitions, workspace)
-            return self.ops.fused_decode_attention(*token, *caches, *context, self.eps, self.scale, heads, *cut)
-
-        def in_two(i: int, qkv: Tensor) -> Tensor:
+        if self.attention != FUSED:
             q, _ = self._write(i, qkv, cache, *where)
             return paged_attention(
-                q, cache.k[i], cache.v[i], *context, self.scale,
-                backend=self.attention, max_context=longest, plan=plan, workspace=workspace,
-            )  # fmt: skip
-
-        return fused if self.attention == FUSED else in_two
+                q, *caches, *context, self.scale, backend=self.attention, plan=plan, workspace=workspace
+            )
+        return self.ops.fused_decode_attention(
+            qkv, layer.q_norm, layer.k_norm, self.cos_sin, *where, *caches, *context, self.eps, self.scale,
+            self.config.num_attention_heads, plan.partition_size, plan.partitions, workspace,
+            merge=plan.merge, prefetch=prefetch,
+        )  # fmt: skip
 
     def _write(
         self, i: int, qkv: Tensor, cache: PagedKVCache, positions: Tensor, slots: Tensor, return_k: bool = False

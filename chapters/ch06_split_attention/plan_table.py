@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,19 +95,24 @@ def name_of(plan: Plan) -> str:
     return f"{plan.partitions} × {plan.partition_size}" + (", cluster" if plan.merge == "cluster" else "")
 
 
-def best(report: Report, op: Op, shape: Shape, sms: int) -> Row:
+def best(report: Report, op: Op, operator: Operator, shape: Shape, sms: int) -> Row:
     """Of the plans that were timed on a shape the fastest."""
-    sizes = OPERATORS[op].work(shape).shape
-    times = {c.variant: c.us.median for c in report.cases if (c.op, c.shape) == (op, sizes) and c.us}
+    work = operator.work(shape)
+    times = {c.variant: c.us.median for c in report.cases if (c.op, c.shape) == (work.op, work.shape) and c.us}
     plan = min(tried(shape, report.device, sms), key=lambda one: times[name_of(one)])
     return Row(shape.batch * shape.kv_heads, shape.context, plan.partition_size, plan.partitions, op, plan.merge)
 
 
 def main(argv: list[str] | None = None) -> int:
+    return tabulate(RESULTS, __doc__.partition("\n")[0], argv, OPERATORS)
+
+
+def tabulate(results: str, description: str, argv: list[str] | None, operators: Mapping[Op, Operator]) -> int:
+    """The command of a table of plans: → its exit code. Writes docs/results/<gpu>/`results`.json and the table."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     chosen, others = parser.parse_known_args(argv)
-    options = arguments(__doc__.partition("\n")[0], others)
+    options = arguments(description, others)
     try:
         batches = [int(batch) for batch in chosen.batches.split(",")]
     except ValueError:
@@ -123,22 +128,23 @@ def main(argv: list[str] | None = None) -> int:
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
-    report = Report(RESULTS, options.device, options.quick)
+    report = Report(results, options.device, options.quick)
     sms = torch.cuda.get_device_properties(options.device).multi_processor_count
-    measured = {op: measure(report, op, list(shapes(options.quick, batches)), sms) for op in OPERATORS}
+    some = list(shapes(options.quick, batches))
+    measured = {op: measure(report, op, operator, some, sms) for op, operator in operators.items()}
     report.print()
     if path := results_path(report, options.output):
         report.save(path)
         print(f"wrote {path}")
     if not options.quick:
-        rows = [best(report, op, shape, sms) for op, those in measured.items() for shape in those]
+        rows = [best(report, op, operators[op], shape, sms) for op, those in measured.items() for shape in those]
         write_table(architecture(options.device), rows)
     return 0
 
 
-def measure(report: Report, op: Op, some: list[Shape], sms: int) -> list[Shape]:
+def measure(report: Report, op: Op, operator: Operator, some: list[Shape], sms: int) -> list[Shape]:
     """Times all plans on each shape; returns the shapes that fit into memory."""
-    done, operator = [], OPERATORS[op]
+    done = []
     with progress(len(some)) as begin, torch.inference_mode():
         for shape in some:
             begin(f"{op}, {shape}")

@@ -32,17 +32,23 @@ def later_chunk_attention(
     Returns:
         `[t, Hq, D]`.
     """
-    group_size = q.shape[1] // k_cache.shape[2]
+    k, v = (_first_tokens(cache, blocks, context) for cache in (k_cache, v_cache))
+    return attention_of_last(q, k, v, scale)
+
+
+def attention_of_last(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The same once keys and values are gathered: `q: [t, Hq, D]`, `k, v: [context, Hkv, D]` → `[t, Hq, D]`."""
+    group_size = q.shape[1] // k.shape[1]
     # The heads are written out: with a mask and grouped heads PyTorch would keep all scores in memory.
-    k, v = (repeat_kv(_first_tokens(cache, blocks, context).to(q.dtype), group_size) for cache in (k_cache, v_cache))
-    mask = causal_mask(q.shape[0], context, q.device) if q.shape[0] > 1 else None
+    k, v = (repeat_kv(x.transpose(0, 1)[None].to(q.dtype), group_size) for x in (k, v))
+    mask = causal_mask(q.shape[0], k.shape[2], q.device) if q.shape[0] > 1 else None
     return _tokens_first(scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, mask, scale=scale))
 
 
 def _first_tokens(cache: Tensor, blocks: Tensor, context: int) -> Tensor:
-    """`[1, Hkv, context, D]`. The host knows how many blocks that are, so nothing waits for the device."""
+    """`[context, Hkv, D]`. The host knows how many blocks that are, so nothing waits for the device."""
     needed = -(-context // cache.shape[1])
-    return cache[blocks[:needed].long()].flatten(0, 1)[:context].transpose(0, 1)[None]
+    return cache[blocks[:needed].long()].flatten(0, 1)[:context]
 
 
 def _tokens_first(out: Tensor) -> Tensor:

@@ -138,6 +138,10 @@ def test_the_choice_follows_the_table_of_the_devices_architecture(monkeypatch: p
     assert plan_for(1, 8, 1000, gpu, op="fused_decode_attention") == Plan(64, 8, "cluster")
     monkeypatch.setattr(dispatch, "_device", lambda kind, index: ("sm_89", 128))
     assert plan_for(1, 8, 32768, gpu, op="fused_decode_attention") == Plan(LEAST_PARTITION, 16, "last_block")
+    assert plan_for(1, 8, 1000, gpu, op="paged_attention_fp8") == Plan(64, 7, "last_block"), "until it is measured"
+    fp8 = Row(8, 4096, 64, 9, "paged_attention_fp8")
+    monkeypatch.setattr(dispatch, "table", lambda: {"sm_89": (*both, fp8)})
+    assert plan_for(1, 8, 1000, gpu, op="paged_attention_fp8") == Plan(64, 9, "last_block")
     monkeypatch.setattr(dispatch, "_device", lambda kind, index: ("sm_80", 108))
     assert plan_for(1, 8, 32768, gpu) == Plan(LEAST_PARTITION, 13, "last_block")
     assert plan_for(0, 8, 32768, gpu).partitions == 108

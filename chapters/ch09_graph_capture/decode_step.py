@@ -11,10 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chapters.ch04_paged_kv.paged_cache import PagedKVCache
-from chapters.ch06_split_attention.attention import paged_attention
+from chapters.ch04_paged_kv.paged_cache import Batch, PagedKVCache
 from chapters.ch06_split_attention.dispatch import Plan
-from chapters.ch06_split_attention.paged_model import CACHE_DTYPES, FUSED, PagedModel
+from chapters.ch06_split_attention.paged_model import CACHE_DTYPES, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decode_rows import DecodeRows
 from qwen3_ref.sampling import finite_argmax
@@ -84,21 +83,10 @@ class DecodeStep:
         self._advance(finite_argmax(logits[None]) if greedy else self._drawn(logits[None].contiguous(), one), one)
 
     def _attention(self, i: int, qkv: Tensor, rows: DecodeRows, plan: Plan, workspace: Tensor) -> Tensor:
-        """→ `[b, Hq, D]`. Fused, or, for the ablations, as a launch that writes the cache and one of its backends."""
-        model, layer, heads = self.model, self.model.layers[i], self.model.config.num_attention_heads
-        caches, context = (self.cache.k[i], self.cache.v[i]), (rows.block_table, rows.context_lens)
-        token = (qkv, layer.q_norm, layer.k_norm, model.cos_sin, rows.positions, rows.slot_mapping, *caches)
-        if model.attention != FUSED:
-            q, _ = model.ops.qk_norm_rope_cache_write(*token, model.eps, heads)
-            return paged_attention(
-                q, *caches, *context, model.scale, backend=model.attention, max_context=self.cache.max_context,
-                plan=plan, workspace=workspace,
-            )  # fmt: skip
-        return model.ops.fused_decode_attention(
-            *token, *context, model.eps, model.scale, heads,
-            plan.partition_size, plan.partitions, workspace, merge=plan.merge,
-            prefetch=i > 0,  # the step before may still be writing where layer 0 reads: its end is two launches ahead
-        )  # fmt: skip
+        """→ `[b, Hq, D]`, by the model's way: in one launch, if nobody has asked for another."""
+        batch = Batch(rows.positions, rows.slot_mapping, rows.block_table, rows.context_lens)
+        # The step before may still be writing where layer 0 reads: its end is two launches ahead.
+        return self.model.decode_attention(i, qkv, self.cache, batch, plan, workspace, prefetch=i > 0)
 
     def _largest(self, h: Tensor) -> Tensor:
         model, common = self.model, {"workspace": self._argmax_workspace, "prefetch": True}

@@ -65,10 +65,14 @@ def check_every_code(backend: Backend) -> None:
 
 
 def check_every_scale(backend: Backend) -> None:
-    """Each scale of a format gives its number, the smallest and the largest too, and to its own group alone."""
-    for cast, count in ((FP8, 240), (MXFP4, 240), (NVFP4, 127)):
+    """Each scale of a format gives its number, the smallest and the largest too, and to its own group alone.
+
+    E4M3's negative ones, which nobody writes, as well.
+    """
+    for cast, codes in ((FP8, [*range(240)]), (MXFP4, [*range(240)]), (NVFP4, [*range(127), *range(128, 255)])):
         groups = 128 // cast.group
-        scales = (torch.arange(-(-count // groups) * groups) % count).to(torch.uint8).view(-1, groups)
+        some_more = -len(codes) % groups
+        scales = torch.tensor(codes + codes[:some_more]).to(torch.uint8).view(-1, groups)
         data = torch.full((len(scales), cast.data_bytes(128)), 0x38 if cast.values == "e4m3" else 0xA2)
         some, rows = single_tokens(cast, data.to(torch.uint8), scales, Heads(kv_heads=1, group=1))
         call, out_of = place(backend, some), layout_of(some.plain, 1)

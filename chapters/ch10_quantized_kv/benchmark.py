@@ -1,9 +1,10 @@
-"""Chapter 10's benchmark: norm, rotation, Hadamard transform and the write into a quantised cache, in one launch.
+"""Chapter 10's benchmark: the write into a quantised cache in one launch, and attention that reads such a cache.
 
     make bench-chapter 10
     python chapters/ch10_quantized_kv/benchmark.py [--device auto] [--output FILE] [--quick]
 
-Nobody is timed before the codes have been held against the unfused pipeline's.
+Nobody is timed before the codes have been held against the unfused pipeline's, and attention against float64 over what
+the codes stand for. 16-bit attention, chapter 6's, stands beside the reader: what a smaller cache gains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from rich.console import Console
 
+from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch10_quantized_kv import candidates
+from chapters.ch10_quantized_kv import reader_candidates as reader
 from chapters.ch10_quantized_kv.targets import judge
 from qwen_cuda.benchmarking import Report, Variant
 from qwen_cuda.benchmarking.graphs import Cache
@@ -35,11 +38,15 @@ TOKENS = (1, 8, 128, 1024, 8192, 32768)
 QUICK_TOKENS = (1, 8192)
 WARM_TOKENS = (1, 8, 128)  # larger ones do not stay in a cache from one kernel to the next
 CPU_TOKENS = (1, 128)
+CONTEXTS = (128, 1024, 4096, 8192, 32768)
+QUICK_CONTEXTS = (1024, 8192)
+BATCHED = ((8, 1024), (8, 8192))
+CPU_CONTEXTS = (128,)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table row of the benchmark: a number of tokens, and a format of the cache."""
+    """One table row of the writer: a number of tokens, and a format of the cache."""
 
     tokens: int
     format: str
@@ -49,8 +56,33 @@ class Comparison:
         return f"{candidates.OP}, {self.tokens} tokens, {self.format}"
 
 
-def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
+@dataclass(frozen=True)
+class ReaderComparison:
+    """One table row of the reader: contexts, and a format of the cache, `reader.PLAIN` too."""
+
+    shape: Shape
+    format: str
+
+    def __str__(self) -> str:
+        return f"{reader.OP}, {self.shape}, {self.format}"
+
+
+def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison | ReaderComparison]:
     """What is compared, in the order of the tables."""
+    yield from writer_plan(on_gpu, quick)
+    yield from reader_plan(on_gpu, quick)
+
+
+def reader_plan(on_gpu: bool, quick: bool) -> Iterator[ReaderComparison]:
+    shapes = [Shape(context) for context in (CPU_CONTEXTS if not on_gpu else QUICK_CONTEXTS if quick else CONTEXTS)]
+    if on_gpu and not quick:
+        shapes += [Shape(context, batch) for batch, context in BATCHED]
+    for shape in shapes:
+        for name in reader.NAMES:
+            yield ReaderComparison(shape, name)
+
+
+def writer_plan(on_gpu: bool, quick: bool) -> Iterator[Comparison]:
     for name in candidates.FORMATS:
         for tokens in CPU_TOKENS if not on_gpu else QUICK_TOKENS if quick else TOKENS:
             if not on_gpu:
@@ -71,8 +103,10 @@ def main(argv: list[str] | None = None) -> int:
     )
 
 
-def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
+def compare(report: Report, what: Comparison | ReaderComparison, peer: Vllm | None) -> None:
     """Checks and times everybody on one shape. vLLM takes no part: its FP8 cache has one scale for all heads."""
+    if isinstance(what, ReaderComparison):
+        return compare_readers(report, what)
     compare_variants(
         report,
         str(what),
@@ -84,6 +118,18 @@ def compare(report: Report, what: Comparison, peer: Vllm | None) -> None:
     )
 
 
+def compare_readers(report: Report, what: ReaderComparison) -> None:
+    name, shape, device = what.format, what.shape, report.device
+    compare_variants(
+        report,
+        str(what),
+        reader.work(name, shape),
+        reader.ours(name, shape, device),
+        reader.operands(name, shape, device),
+        partial(reader.truth, name, shape),
+    )
+
+
 def _taking_part(what: Comparison, on_gpu: bool) -> Iterator[Variant]:
     if on_gpu:
         yield from candidates.ladder(what.format)
@@ -92,7 +138,7 @@ def _taking_part(what: Comparison, on_gpu: bool) -> Iterator[Variant]:
 
 
 def print_targets(report: Report, console: Console | None = None) -> None:
-    print_verdicts(judge(report.to_dict()), "bfloat16 in, 8 heads of K and of V, cold", console)
+    print_verdicts(judge(report.to_dict()), "bfloat16, the heads of Qwen3-0.6B, cold", console)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chapters.ch05_grouped_attention.paged_cases import BF16, FP16, Heads
-from chapters.ch10_quantized_kv.attention_cases import attend, quantized_case
+from chapters.ch10_quantized_kv.attention_cases import NAME, attend, quantized_case
 from chapters.ch10_quantized_kv.attention_checks import ATTENTION_CHECKS, ORTHOGONAL
 from chapters.ch10_quantized_kv.combinations import casts
 from qwen_cuda.kv_cache_format import CastArgs, Layout
@@ -19,6 +19,7 @@ from qwen_cuda.testing.strategies import examples, seeds
 
 @pytest.mark.parametrize("check", ATTENTION_CHECKS, ids=lambda check: check.__name__)
 def test_quantized_attention(backend: Backend, check: Callable[[Backend], None]) -> None:
+    backend.require(NAME)
     check(backend)
 
 
@@ -48,4 +49,5 @@ def test_attention_over_any_quantized_batch(
     transform: float,
     seed: int,
 ) -> None:
+    backend.require(NAME)
     attend(backend, quantized_case(lens, cast, heads, layout, hadamard_scale=transform, seed=seed), cut)

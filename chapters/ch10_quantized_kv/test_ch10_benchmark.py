@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from chapters.ch10_quantized_kv import benchmark, candidates, profiled
-from chapters.ch10_quantized_kv.benchmark import Comparison, plan
-from chapters.ch10_quantized_kv.targets import judge
-from qwen_cuda.benchmarking import rotate
+from chapters.ch05_grouped_attention.candidates import Shape
+from chapters.ch06_split_attention.dispatch import Plan
+from chapters.ch06_split_attention.plan_table import best, measure
+from chapters.ch10_quantized_kv import benchmark, candidates, plan_table, profiled, reader_tuning
+from chapters.ch10_quantized_kv import reader_candidates as reader
+from chapters.ch10_quantized_kv.benchmark import Comparison, ReaderComparison, plan, reader_plan, writer_plan
+from chapters.ch10_quantized_kv.targets import OVER_PLAIN, READER, judge
+from qwen_cuda.benchmarking import Report, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.side_by_side import check
+from qwen_cuda.building import KERNELS
 from qwen_cuda.testing.benchmarks import CPU, complaint_of_a_run, result, results_of_a_run
 
 pytestmark = pytest.mark.usefixtures("operators")
@@ -64,19 +69,71 @@ def test_sets_of_a_store_differ_and_repeat() -> None:
 
 
 def test_the_plan_of_chapter_10_holds_what_the_targets_need() -> None:
-    full = list(plan(on_gpu=True, quick=False))
+    full = list(writer_plan(on_gpu=True, quick=False))
     assert {(tokens, name) for tokens in (1, 8192) for name in candidates.FORMATS} <= {
         (c.tokens, c.format) for c in full
     }
     assert len(set(full)) == len(full) == 18
-    assert len(list(plan(on_gpu=True, quick=True))) == 6
-    assert all(c.caches == ("warm",) for c in plan(on_gpu=False, quick=False))
+    assert len(list(writer_plan(on_gpu=True, quick=True))) == 6
+    assert all(c.caches == ("warm",) for c in writer_plan(on_gpu=False, quick=False))
     taking_part = [variant.label for variant in benchmark._taking_part(full[0], on_gpu=True)]
     assert taking_part == ["ours v1", "ours v2", "copy", "ours", "ours_unfused", "torch_eager"]
 
 
-def small_plan(on_gpu: bool, quick: bool) -> list[Comparison]:
-    return [Comparison(4, "nvfp4", ("warm",))]
+def test_the_plan_of_readers_has_each_format_beside_16_bits() -> None:
+    full = list(reader_plan(on_gpu=True, quick=False))
+    single = {(c.shape.context, c.format) for c in full if c.shape.batch == 1}
+    assert single == {(context, name) for context in benchmark.CONTEXTS for name in reader.NAMES}
+    assert set(OVER_PLAIN) <= set(benchmark.CONTEXTS)
+    assert set(reader_plan(on_gpu=True, quick=True)) < set(full)
+    assert len(set(full)) == len({str(c) for c in full}) == len(full) == 35
+    assert [*plan(True, False)] == [*writer_plan(True, False), *full]
+
+
+@pytest.mark.parametrize("name", reader.NAMES)
+def test_each_reader_is_right_by_each_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(70, 2, 16, 8)
+    made = reader.operands(name, shape, CPU)(0)
+    for cut in (Plan(16, 1), Plan(16, 5)):
+        monkeypatch.setattr(reader, "plan_for", lambda *given, cut=cut, **more: cut)
+        variants = list(reader.ours(name, shape, CPU))
+        assert [variant.name for variant in variants] == ["ours", "ours_long_graph"]
+        for variant in variants:
+            check(variant, made, reader.truth(name, shape, made), LoopPlayer(), name)
+
+
+@pytest.mark.parametrize("name", reader.FORMATS)
+def test_the_traffic_of_a_reader_is_its_bytes_without_padding(name: str) -> None:
+    shape = Shape(32, 2)
+    work, made, form = reader.work(name, shape), reader.operands(name, shape, CPU)(0), reader.FORMATS[name]
+    moved = [part.nbytes for cache in ("k_cache", "v_cache") for part in form.views(made[cache])]
+    assert work.bytes == sum(moved) + 2 * made["q"].nbytes
+    assert work.flops == reader.work(reader.PLAIN, shape).flops
+    assert reader.table_op(name) == ("paged_attention_fp8" if "fp8" in name else "paged_attention_fp4")
+
+
+def test_plans_of_the_reader_are_timed_and_the_fastest_become_rows(quick_ceilings: None) -> None:
+    report, shape = Report(plan_table.RESULTS, CPU, quick=True), Shape(300, 1, 16, 8)
+    for op, operator in plan_table.OPERATORS.items():
+        assert measure(report, op, operator, [shape], sms=16) == [shape]
+        row = best(report, op, operator, shape, sms=16)
+        assert (row.op, row.heads, row.context) == (op, 8, 300)
+    assert plan_table.main(["--device", "cpu"]) == 2
+
+
+def test_each_change_of_the_reader_is_tried_on_both_formats() -> None:
+    """And each fits the files as they are."""
+    trials = list(reader_tuning.trials(CPU))
+    assert len({str(trial.work) for trial in trials}) == len(trials) == 16
+    assert {trial.work.shape["format"] for trial in trials} == set(reader_tuning.NAMES)
+    for edits in reader_tuning.EDITS.values():
+        for edit in edits:
+            (path,) = (KERNELS / "cuda").rglob(edit.file)
+            assert path.read_text(encoding="utf-8").count(edit.old) == edit.count
+
+
+def small_plan(on_gpu: bool, quick: bool) -> list[Comparison | ReaderComparison]:
+    return [Comparison(4, "nvfp4", ("warm",)), ReaderComparison(Shape(20), "fp8_sections")]
 
 
 def test_a_run_of_chapter_10_writes_what_it_measured(
@@ -84,7 +141,9 @@ def test_a_run_of_chapter_10_writes_what_it_measured(
 ) -> None:
     monkeypatch.setattr(benchmark, "plan", small_plan)
     data = results_of_a_run(benchmark, tmp_path)
-    assert {case["variant"] for case in data["cases"]} == {"ours", "ours_unfused", "torch_eager"}
+    found = [(case["op"], case["variant"]) for case in data["cases"]]
+    writers = [(candidates.OP, name) for name in ("ours", "ours_unfused", "torch_eager")]
+    assert found == [*writers, (reader.OP, "ours"), (reader.OP, "ours_long_graph")]
 
 
 def test_a_wrong_code_ends_the_run_without_a_time(
@@ -104,8 +163,12 @@ def results(**us: float) -> dict[str, Any]:
     for name in ("fp8", "nvfp4"):
         for variant, tokens in (("ours", 1), ("ours_unfused", 1), ("ours", 8192), ("copy", 8192)):
             work = candidates.work(tokens, name)
-            usual = {"ours": 2.0, "ours_unfused": 6.0}[variant] if tokens == 1 else work.bytes / 4000 / 1e3 / 0.85
+            usual = {"ours": 2.0, "ours_unfused": 7.0}[variant] if tokens == 1 else work.bytes / 4000 / 1e3 / 0.85
             cases.append(result(work, variant, us.get(f"{variant}_{tokens}_{name}", usual)))
+    for context, usual in {8192: 12.0, 32768: 35.0}.items():
+        for name, share in ((reader.PLAIN, 1.0), (READER, 0.55)):
+            time = us.get(f"read_{context}_{name}", usual * share)
+            cases.append(result(reader.work(name, Shape(context)), "ours", time))
     return {"ceilings": {"copy_gbps": 4000.0}, "cases": cases}
 
 
@@ -113,11 +176,13 @@ def test_targets_of_chapter_10_are_met_or_missed_by_the_figures_alone() -> None:
     def passed(**us: float) -> list[bool | None]:
         return [verdict.passed for verdict in judge(results(**us))]
 
-    assert passed() == [True] * 6
-    assert passed(ours_1_fp8=2.51) == [False, *[True] * 5]
-    assert passed(ours_unfused_1_nvfp4=3.9) == [*[True] * 4, False, True]
+    assert passed() == [True] * 8
+    assert passed(ours_1_fp8=2.51) == [False, *[True] * 7]
+    assert passed(ours_unfused_1_nvfp4=4.9) == [*[True] * 4, False, *[True] * 3]
+    assert passed(read_8192_fp8_sections=7.51) == [*[True] * 6, False, True]
+    assert passed(read_32768_bf16=33.0) == [*[True] * 7, False]
     many = candidates.work(8192, "fp8").bytes / 4000 / 1e3
-    assert passed(ours_8192_fp8=many / 0.74, copy_8192_fp8=many) == [True, True, False, *[True] * 3]
+    assert passed(ours_8192_fp8=many / 0.74, copy_8192_fp8=many) == [True, True, False, *[True] * 5]
     empty = {"ceilings": {"copy_gbps": 4000.0}, "cases": []}
     assert {verdict.passed for verdict in judge(empty)} == {None}
 
@@ -125,12 +190,12 @@ def test_targets_of_chapter_10_are_met_or_missed_by_the_figures_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"op": "rms_norm", "format": "fp8"}, r"with the formats fp8, fp8_sections, nvfp4\."),
-        ({"op": candidates.OP, "format": "fp6"}, r"with the formats fp8, fp8_sections, nvfp4\."),
+        ({"op": "rms_norm", "format": "fp8"}, r"with the formats fp8, fp8_sections, nvfp4; paged_attention_quantized "),
+        ({"op": reader.OP, "format": "fp6"}, r"with the formats fp8, fp8_sections, nvfp4, nvfp4_sections\."),
         ({"op": candidates.OP, "format": "fp8", "step": "v9"}, r"^step is 'v9'; the ladder has v1 and v2\."),
     ],
 )
-def test_a_profile_of_what_chapter_10_has_not_is_refused(settings: dict[str, str], sentence: str) -> None:
+def test_a_profile_of_what_chapter_10_has_not_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with (
         pytest.raises(ValueError, match=sentence),
         profiled.prepared(tokens=1, **settings),
@@ -141,13 +206,19 @@ def test_a_profile_of_what_chapter_10_has_not_is_refused(settings: dict[str, str
 @pytest.mark.slow
 def test_a_quick_run_of_chapter_10_on_a_gpu(gpu_device: torch.device, tmp_path: Path) -> None:
     data = results_of_a_run(benchmark, tmp_path, "--quick")
-    assert {case["variant"] for case in data["cases"]} == {"ours", "ours_unfused", "torch_eager", "copy"}
-    assert {case["step"] for case in data["cases"] if case["variant"] == "ours"} == {None, "v1", "v2"}
+    writers = [case for case in data["cases"] if case["op"] == candidates.OP]
+    assert {case["variant"] for case in writers} == {"ours", "ours_unfused", "torch_eager", "copy"}
+    assert {case["step"] for case in writers if case["variant"] == "ours"} == {None, "v1", "v2"}
+    assert {case["op"] for case in data["cases"]} == {candidates.OP, reader.OP, "paged_attention"}
 
 
 def test_profiled_cases_are_calls() -> None:
     for case in profiled.CASES:
-        assert case["op"] == candidates.OP
-        assert case["format"] in candidates.FORMATS
+        formats, size = {
+            candidates.OP: (candidates.FORMATS, "tokens"),
+            reader.OP: (reader.FORMATS, "context"),
+        }[str(case["op"])]
+        assert case["format"] in formats
+        assert size in case
     made = candidates.operands(3, "fp8", CPU)(1)
     assert partial(candidates.ours("fp8").run, made)()[0] is made["k_cache"]

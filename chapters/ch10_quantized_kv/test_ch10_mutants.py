@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from chapters.ch10_quantized_kv.query_checks import check_queries
 from chapters.ch10_quantized_kv.store_checks import STORE_CHECKS
 from qwen_cuda.building import Edit
 from qwen_cuda.testing.mutants import Mutant, MutantTrial
@@ -50,6 +51,10 @@ MUTANTS = (
            kernel("if (is_key && a.norm_weight != nullptr)", "if (a.norm_weight != nullptr)")),
     Mutant("V is transformed", "Values are turned into a basis that nobody turns them back from.",
            kernel("if (is_key && a.hadamard_scale != 0)", "if (a.hadamard_scale != 0)")),
+    Mutant("queries have the weight of keys", "The norm of Q is that of K.",
+           kernel("h < 0 ? a.query_weight : a.norm_weight", "a.norm_weight")),
+    Mutant("queries as far apart as heads", "A token's queries lie where its heads lie in x.",
+           kernel("token * a.num_queries + query_head", "token * a.heads + query_head"), "checked"),
     # Codes and scales.
     Mutant("codes from unrounded numbers", "A row stored later gets other codes than one stored at once.",
            kernel("value = to_float(from_float<T>(value)); }", "(void)value; }")),
@@ -90,7 +95,7 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def trial() -> MutantTrial:
-    return MutantTrial(SOURCE, MUTANTS, STORE_CHECKS)
+    return MutantTrial(SOURCE, MUTANTS, (*STORE_CHECKS, check_queries))
 
 
 @pytest.mark.parametrize(("variant", "seed"), [("plain", 1), ("checked", 0)])

@@ -52,6 +52,8 @@ def test_opcheck_of_the_store(registered_backend: Backend) -> None:
     for tokens in (5, 0):
         x, flat = arguments(registered_backend.device, tokens)
         torch.library.opcheck(operator, (x,), flat)
+    keys = {"out": None, "stage": "", "query_weight": flat["norm_weight"].clone()}
+    torch.library.opcheck(operator, (x.repeat(1, 2, 1),), {**flat, **keys, "query_out": torch.empty_like(x)})
 
 
 def test_a_compiled_store_has_the_bytes_of_eager_code(registered_backend: Backend) -> None:

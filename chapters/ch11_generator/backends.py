@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from chapters.ch11_generator.errors import ArgumentError
-from chapters.ch11_generator.stages import Stages
+from chapters.ch11_generator.stages import PLAIN_CACHE, Stages
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +71,8 @@ def _kernels(place: Place) -> Engines:
     from chapters.ch06_split_attention.attention import BACKENDS as ATTENTION
     from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
     from chapters.ch08_w8a16_head.quantize import W8Head
+    from chapters.ch10_quantized_kv.cache_formats import cache_format
+    from chapters.ch10_quantized_kv.quantized_model import QuantizedPagedModel
     from qwen3_ref.model import Qwen3
 
     stages = place.stages
@@ -78,7 +80,10 @@ def _kernels(place: Place) -> Engines:
         names = ", ".join((FUSED, *ATTENTION))
         raise ArgumentError(f"attention is {stages.attention!r}; it must be one of {names}.")
     weights = Qwen3.from_pretrained(place.directory, dtype=place.dtype, device=place.device)
-    model = PagedModel(weights, attention=stages.attention)
+    if stages.kv_cache == PLAIN_CACHE:
+        model = PagedModel(weights, attention=stages.attention)
+    else:
+        model = QuantizedPagedModel(weights, cache_format(stages.kv_cache, weights.config))
     head = W8Head.of(model.head) if stages.w8_head else None
     return _KernelEngines(model, w8_head=head, graphs=stages.graphs, report=place.report)
 
@@ -107,7 +112,7 @@ BACKENDS: dict[str, Callable[[Place], Engines]] = {
 }
 """Name → what loads the weights of a model once and returns what makes engines on them.
 
-`reference` is chapter 1, in PyTorch; `paged` adds chapters 2 to 6; `kernels` is chapters 2 to 9, for 16-bit weights.
+`reference` is chapter 1, in PyTorch; `paged` adds chapters 2 to 6; `kernels` is chapters 2 to 10, for 16-bit weights.
 """
 
 

@@ -73,6 +73,9 @@ W8Head = Annotated[bool, _option("--w8-head", text="The output head as int8: see
 Graphs = Annotated[
     str | None, _option("--graphs", text="Decode steps as CUDA graphs. Default: on.", metavar="on|off", panel=_STAGES)
 ]
+KVCache = Annotated[
+    str, _option("--kv-cache", text="bf16, fp8 or fp4: fewer bytes a token.", metavar="NAME", panel=_STAGES)
+]
 MaxTokens = Annotated[
     str | None,
     _option(
@@ -147,6 +150,7 @@ def generate(
     attention: Attention = "fused",
     w8_head: W8Head = False,
     graphs: Graphs = None,
+    kv_cache: KVCache = "bf16",
     max_tokens: MaxTokens = None,
     stop: Stop = None,
     temperature: Temperature = None,
@@ -185,7 +189,7 @@ def generate(
     check_device(device, "--device")
     check_dtype(dtype, "--dtype")
     backend = _backend(check_backend(backend, "--backend"), switch("--kernels", kernels))
-    stages = Stages(attention, w8_head, graphs=switch("--graphs", graphs) is not False)
+    stages = Stages(attention, w8_head, switch("--graphs", graphs) is not False, kv_cache)
     if backend not in ("auto", "kernels"):
         stages.require_none(backend)
     given = prompt if prompt is not None else prompt_option

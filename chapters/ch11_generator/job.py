@@ -16,7 +16,7 @@ from chapters.ch11_generator.options import SamplingOptions
 from chapters.ch11_generator.output import Output, json_object
 from chapters.ch11_generator.placement import limit_threads
 from chapters.ch11_generator.prompt import DEFAULT_QUESTION, DEFAULT_STORY, find_prompt, wants_chat
-from chapters.ch11_generator.stages import Stages
+from chapters.ch11_generator.stages import PLAIN_CACHE, Stages
 
 if TYPE_CHECKING:
     from chapters.ch11_generator.generator import Generator, Stream
@@ -66,6 +66,10 @@ def run(job: Job) -> int:
     limit_threads(generator.weight_bytes)
     if generator.source.note is not None:
         output.warning(generator.source.note)
+    if job.stages.kv_cache != PLAIN_CACHE:
+        from chapters.ch10_quantized_kv.cache_formats import cost_sentence  # imports PyTorch
+
+        output.note(cost_sentence(generator.config, job.stages.kv_cache))
     sampling = job.sampling.over(generator.default_sampling)
     if job.prompts:
         return _answer_all(job, generator, output, sampling)

@@ -24,6 +24,7 @@ import torch
 
 from chapters.ch11_generator.errors import ArgumentError, GeneratorError
 from chapters.ch11_generator.generator import Generator
+from chapters.ch11_generator.stages import KV_CACHES, PLAIN_CACHE, Stages
 from qwen3_ref.sampling import SamplingParams
 
 WORDS = "once upon a time there was little cat and dog who went to the park with mom they saw big red ball".split()
@@ -136,12 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--backend", default="kernels")
+    parser.add_argument("--kv-cache", choices=KV_CACHES, default=PLAIN_CACHE)
     parser.add_argument("--output", type=Path, help="write the figures as JSON")
     options = parser.parse_args(arguments)
     if options.requests < 1:
         parser.error(f"--requests is {options.requests}; it must be at least 1.")
     try:
-        figures = soak(Generator(options.model, backend=options.backend, report=print), options.requests)
+        stages = Stages(kv_cache=options.kv_cache)
+        generator = Generator(options.model, backend=options.backend, stages=stages, report=print)
+        figures = soak(generator, options.requests) | {"kv_cache": options.kv_cache}
     except (AssertionError, GeneratorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.ch11_generator.end_to_end.catalogue import PEERS, TITLES
 from chapters.ch11_generator.end_to_end.measurement import DECODE, REQUEST
-from chapters.ch11_generator.end_to_end.ours import OURS
+from chapters.ch11_generator.end_to_end.ours import CODED, OURS
 from qwen_cuda.benchmarking.targets import Case, Results, Verdict, verdict
 
 # Prompt → tokens per second of decoding, bf16, on an H200.
@@ -14,6 +14,8 @@ DECODE_TOK_S = {
     "stretch": {128: 2900, 1024: 2650, 8192: 1650},
 }
 
+LONG, FP8_GAIN = 8192, 1.15
+
 
 def find(results: Results, op: str, variant: str, prompt: int) -> Case | None:
     """The case of a variant for a prompt, or None."""
@@ -22,14 +24,14 @@ def find(results: Results, op: str, variant: str, prompt: int) -> Case | None:
 
 
 def judge(results: Results) -> list[Verdict]:
-    """Tokens per second at each prompt; and faster than each peer in whole requests, at every prompt."""
+    """Tokens per second at each prompt; what an FP8 cache gains; faster than each peer in whole requests."""
     prompts = list(DECODE_TOK_S["must"])
     found = [
         _at_least(f"decode, prompt {prompt:,}: {name}", tok_s, find(results, DECODE, OURS, prompt))
         for name, aims in DECODE_TOK_S.items()
         for prompt, tok_s in aims.items()
     ]
-    return found + [_faster(results, peer, prompts) for peer in PEERS]
+    return [*found, _gain(results), *(_faster(results, peer, prompts) for peer in PEERS)]
 
 
 def _at_least(name: str, tok_s: float, ours: Case | None) -> Verdict:
@@ -38,6 +40,22 @@ def _at_least(name: str, tok_s: float, ours: Case | None) -> Verdict:
         f"≥ {tok_s:,} tok/s",
         [ours],
         lambda case: (f"{case['tok_s']['median']:,.0f} tok/s", case["tok_s"]["median"] >= tok_s),
+    )
+
+
+def _gain(results: Results) -> Verdict:
+    """Chapter 10's: what an FP8 cache gives a long context."""
+    cases = [find(results, DECODE, name, LONG) for name in (OURS, CODED["fp8"])]
+
+    def compare(plain: Case, coded: Case) -> tuple[str, bool]:
+        ratio = coded["tok_s"]["median"] / plain["tok_s"]["median"]
+        return f"{ratio:.2f} times as fast", ratio >= FP8_GAIN
+
+    return verdict(
+        f"decode, prompt {LONG:,}: an FP8 cache beside bf16",
+        f"≥ {FP8_GAIN} times as fast",
+        cases,
+        compare,
     )
 
 

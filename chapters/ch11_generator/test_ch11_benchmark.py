@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from chapters.ch08_w8a16_head.quantize import W8Head
+from chapters.ch10_quantized_kv.cache_formats import CASTS, cache_bytes_per_token
 from chapters.ch11_generator import benchmark
 from chapters.ch11_generator.end_to_end import ours, stopwatch, work
 from chapters.ch11_generator.end_to_end import subject as subject_module
@@ -23,7 +24,7 @@ from chapters.ch11_generator.end_to_end.stopwatch import Samples, measured
 from chapters.ch11_generator.end_to_end.subject import Request, Subject, load
 from chapters.ch11_generator.end_to_end.work import Work
 from qwen3_ref import QWEN3_0_6B
-from qwen3_ref.cost import decode_cost, prefill_cost
+from qwen3_ref.cost import decode_cost, kv_bytes_per_token, prefill_cost
 from qwen3_ref.hub import TINY_DIR, ModelSource
 from qwen_cuda.benchmarking import Report, WrongAnswer
 from qwen_cuda.building import KERNELS
@@ -96,7 +97,7 @@ def test_everybody_who_needs_a_gpu_says_so(subject: Subject) -> None:
     known = catalogue()
     sentences = {name: one.unavailable(subject) for name, one in known.items()}
     assert {name for name, sentence in sentences.items() if sentence is None} == {
-        *YARDSTICKS, "ours_split", "paged", "paged_grouped", "reference", "transformers",
+        *YARDSTICKS, *ours.CODED.values(), "ours_split", "paged", "paged_grouped", "reference", "transformers",
     }  # fmt: skip
     assert all(sentence.endswith("is left out: it needs a GPU.") for sentence in sentences.values() if sentence)
     assert {row.variant for row in (*ours.CHAIN, *ours.ABLATIONS)} == set(known) - set(PEERS)
@@ -118,6 +119,11 @@ def test_bytes_of_a_request_are_those_of_its_prompt_and_steps(request_of_tiny: R
     int8 = W8Head.of(head).nbytes
     assert work.int8_head_bytes(config) == int8
     assert found.token_bytes - Work.of(request_of_tiny, int8_head=True).token_bytes == head.nbytes - int8
+    cached = 9 + 10 + 11 + 12 + 4  # read by the four steps, and written
+    for name, per_token in ((name, cache_bytes_per_token(config, name)) for name in CASTS):
+        coded, spared = Work.of(request_of_tiny, kv_cache=name), kv_bytes_per_token(config) - per_token
+        assert found.decode_bytes - coded.decode_bytes == cached * spared
+        assert found.prefill_bytes - coded.prefill_bytes == 9 * spared
     case, ceilings = {"bytes": 2_000_000}, {"read_gbps": 4000.0}
     assert work.floor_tok_s(case, ceilings) == pytest.approx(2e6)
 
@@ -147,6 +153,18 @@ def test_the_first_token_of_the_int8_head_is_the_16_bit_ones(
     assert judge.complaint(request_of_tiny, tokens, int8_head=True) is None
     assert judge.complaint(request_of_tiny, tokens) is not None
     assert judge.complaint(request_of_tiny, tokens[:1]) is None
+
+
+@pytest.mark.parametrize("kv_cache", CASTS)
+def test_answers_over_codes_are_judged_by_a_model_over_codes(request_of_tiny: Request, kv_cache: str) -> None:
+    one, judge = catalogue()[ours.CODED[kv_cache]], Judge(request_of_tiny.subject)
+    tokens = one.make(request_of_tiny)(5)
+    assert judge.complaint(request_of_tiny, tokens, kv_cache=one.kv_cache) is None
+    assert list(judge.bounds) == [f"9, {kv_cache}"]
+    wrong = [*tokens[:2], (tokens[2] + 1) % 4096, *tokens[3:]]
+    assert judge.complaint(request_of_tiny, wrong, kv_cache=one.kv_cache) is not None
+    hidden = [judge._hidden(judge._model, request_of_tiny, tokens, name) for name in ("bf16", one.kv_cache)]
+    assert not torch.equal(*hidden)
 
 
 def test_without_a_hub_random_weights_of_its_shape_stand_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,14 @@ def test_without_a_hub_and_without_options_the_tiny_model_writes_a_story(command
     assert lines[1].startswith("[tiny | cpu | bfloat16 | reference | prompt ")
 
 
+def test_a_quantised_cache_says_what_a_token_costs(command: Command) -> None:
+    options = ("--model", "tiny", "--greedy", "--max-tokens", "5", "--device", "cpu", "--backend", "kernels", "Once")
+    code, out, err = _end(command(*options, "--kv-cache", "fp8"))
+    assert code == 0
+    assert out.startswith("Once")
+    assert err.splitlines()[0] == "KV cache: fp8, 3,168 bytes a token (bf16 6,144, fp4 1,728)."
+
+
 def test_prompts_of_a_file_are_answered_one_below_the_other(command: Command, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("Once upon a time\n\nThe cat\n")
     options = ("--model", "tiny", "--greedy", "--max-tokens", "9", "--prompts", str(tmp_path / "prompts.txt"))

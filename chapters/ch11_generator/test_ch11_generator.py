@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import chapters.ch11_generator as package
+from chapters.ch10_quantized_kv.cache_formats import CASTS
 from chapters.ch11_generator import (
     ArgumentError,
     Generator,
@@ -21,7 +22,7 @@ from chapters.ch11_generator import (
 )
 from chapters.ch11_generator.backends import choose_backend
 from chapters.ch11_generator.conftest import ROOT
-from chapters.ch11_generator.stages import Stages
+from chapters.ch11_generator.stages import KV_CACHES, Stages
 from qwen3_ref.generate import ReferenceEngine, generate
 from qwen3_ref.model import Qwen3
 from qwen3_ref.tokenizer import Message
@@ -89,6 +90,26 @@ def test_every_switch_of_the_kernels_tells_a_story() -> None:
     first, *others = told.values()
     assert [tokens == first for tokens in others[:2]] == [True, True]
     assert others[2][:5] == first[:5]
+
+
+@pytest.mark.parametrize("kv_cache", CASTS)
+def test_a_quantised_cache_tells_a_near_story_in_chats_and_batches(kv_cache: str) -> None:
+    """The story's first words stand, a chat reuses codes, and a row of a batch says what it says alone."""
+    assert ("bf16", *CASTS) == KV_CACHES
+    plain = Generator("tiny", "cpu", "bfloat16", "kernels").generate("Once upon a time", 12, GREEDY)
+    generator = Generator("tiny", "cpu", "bfloat16", "kernels", stages=Stages(kv_cache=kv_cache))
+    assert generator.generate("Once upon a time", 12, GREEDY).token_ids[:5] == plain.token_ids[:5]
+    messages: list[Message] = [{"role": "user", "content": "What is twelve minus five?"}]
+    chat = generator.stream_chat(messages, 12, GREEDY, reuse_cache=True)
+    list(chat)
+    messages += [{"role": "assistant", "content": chat.result.text}, {"role": "user", "content": "Thank you!"}]
+    again = generator.stream_chat(messages, 12, GREEDY, reuse_cache=True)
+    list(again)
+    assert again.result.figures.reused_tokens > 0
+    assert generator.chat(messages, 12, GREEDY).text == again.result.text
+    prompts, sampling = ["Once upon a time", "The cat"], SamplingParams(temperature=0.9, seed=3)
+    alone = [generator.generate(prompt, 12, sampling).token_ids for prompt in prompts]
+    assert [one.token_ids for one in generator.generate_batch(prompts, 12, sampling)] == alone
 
 
 def test_a_chat_on_the_kernels_reuses_what_its_first_answer_left() -> None:

@@ -34,6 +34,13 @@ BAD = [
         ["--backend", "paged", "--graphs", "off"],
         "--graphs is a switch of the backend kernels, and the backend is paged",
     ),
+    (["--kv-cache", "fp6"], "--kv-cache is 'fp6'; it must be one of bf16, fp8, fp4."),
+    (
+        ["--kv-cache", "fp8", "--attention", "split"],
+        "--kv-cache is fp8 and --attention 'split'; a quantised cache has one attention, its own",
+    ),
+    (["--device", "cpu", "--kv-cache", "fp8"], "--kv-cache is a switch of the backend kernels, and the backend is ref"),
+    (["--backend", "paged", "--kv-cache", "fp4"], "--kv-cache is a switch of the backend kernels"),
     (["--device", "cpu", "--attention", "split"], "--attention is a switch of the backend kernels"),
     (["--kernels", "on", "--attention", "slow"], "attention is 'slow'; it must be one of fused, "),
     (["--stop", ""], "--stop is empty"),

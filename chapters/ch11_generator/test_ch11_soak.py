@@ -60,7 +60,7 @@ def test_a_request_that_is_not_refused_is_noticed(kernels: Generator, monkeypatc
 def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "soak", lambda generator, requests: {"requests": requests})
     assert soak.main(["--requests", "3", "--backend", "reference", "--output", str(tmp_path / "soak.json")]) == 0
-    assert json.loads((tmp_path / "soak.json").read_text()) == {"requests": 3}
+    assert json.loads((tmp_path / "soak.json").read_text()) == {"requests": 3, "kv_cache": "bf16"}
 
     def fails(generator: Generator, requests: int) -> None:
         raise AssertionError("a token is wrong")

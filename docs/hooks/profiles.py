@@ -67,12 +67,13 @@ def render(profile: dict[str, Any], table: int = 1) -> str:
 
 def _title(case: dict[str, Any]) -> str:
     shape = _shape(case)
-    sizes = [counted(n, name) for name, n in shape.items()] if len(shape) == 1 else [f"{n:,}" for n in shape.values()]
+    words = [f"{n:,}" if isinstance(n, int) else n for n in shape.values()]
+    sizes = [counted(n, name) for name, n in shape.items()] if len(shape) == 1 else words
     return f"`{case['op']}` {case.get('step', 'kernels/cuda')}, {' × '.join(sizes)}"
 
 
-def _shape(case: dict[str, Any]) -> dict[str, int]:
-    """The sizes of a case, whatever the chapter calls them; the number of rows or tokens comes first."""
+def _shape(case: dict[str, Any]) -> dict[str, Any]:
+    """The sizes of a case, or the name of a format, whatever the chapter calls them; rows or tokens come first."""
     return {name: value for name, value in case.items() if name not in _KIND}
 
 
@@ -90,7 +91,7 @@ def _waits(kernel: dict[str, Any]) -> str:
 
 def _reading(kernels: list[dict[str, Any]]) -> list[str]:
     """What the first step of a ladder and our kernel differ in, at the largest shape on which both were profiled."""
-    steps: dict[tuple[str, tuple[int, ...]], dict[str | None, dict[str, float]]] = {}
+    steps: dict[tuple[str, tuple[Any, ...]], dict[str | None, dict[str, float]]] = {}
     for kernel in kernels:
         case = kernel["case"]
         steps.setdefault((case["op"], tuple(_shape(case).values())), {})[case.get("step")] = kernel["figures"]

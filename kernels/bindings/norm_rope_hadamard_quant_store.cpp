@@ -51,14 +51,33 @@ void take_x(Args& a, const Tensor& x) {
   a.token_stride = x.stride(0), a.head_stride = x.stride(1), a.num_keys = a.heads;
 }
 
+const void* checked_weight(const Args& a, const Tensor& x, const char* name, const Tensor& weight) {
+  TORCH_CHECK(weight.dim() == 1 && weight.size(0) == a.head_dim && weight.is_contiguous(), kOp, ": ", name,
+              " has shape ", weight.sizes(), " and strides ", weight.strides(), "; it must be [", a.head_dim,
+              "], the size of a head, without gaps.");
+  qwen::check_same(kOp, name, weight, "x", x);
+  qwen::check_aligned(kOp, name, weight.const_data_ptr(), 4 * weight.element_size());
+  return weight.const_data_ptr();
+}
+
 void take_norm(Args& a, const Tensor& x, const Tensor& weight, double eps) {
-  TORCH_CHECK(weight.dim() == 1 && weight.size(0) == a.head_dim && weight.is_contiguous(), kOp,
-              ": norm_weight has shape ", weight.sizes(), " and strides ", weight.strides(), "; it must be [",
-              a.head_dim, "], the size of a head, without gaps.");
-  qwen::check_same(kOp, "norm_weight", weight, "x", x);
-  qwen::check_aligned(kOp, "norm_weight", weight.const_data_ptr(), 4 * weight.element_size());
+  a.norm_weight = checked_weight(a, x, "norm_weight", weight);
   qwen::check_eps(kOp, eps);
-  a.norm_weight = weight.const_data_ptr(), a.eps = float(eps);
+  a.eps = float(eps);
+}
+
+// The first heads of x are queries, as many as query_out has room for.
+void take_queries(Args& a, const Tensor& x, const Maybe& weight, const Tensor& out) {
+  TORCH_CHECK(weight.has_value() == (a.norm_weight != nullptr), kOp,
+              ": query_weight and norm_weight go together; one of them is missing.");
+  if (weight.has_value()) a.query_weight = checked_weight(a, x, "query_weight", *weight);
+  TORCH_CHECK(out.dim() == 3 && out.size(0) == a.tokens && 1 <= out.size(1) && out.size(1) < a.heads &&
+                  out.size(2) == a.head_dim && out.is_contiguous(),
+              kOp, ": query_out has shape ", out.sizes(), " and strides ", out.strides(), "; it must be contiguous [",
+              a.tokens, ", queries, ", a.head_dim, "], for fewer queries than x has heads, ", a.heads, ".");
+  qwen::check_same(kOp, "query_out", out, "x", x);
+  qwen::check_aligned(kOp, "query_out", out.const_data_ptr(), 4 * out.element_size());
+  a.query_out = out.mutable_data_ptr(), a.num_queries = int32_t(out.size(1));
 }
 
 void take_rotation(Args& a, const Tensor& x, const Tensor& cos_sin, const Maybe& positions) {
@@ -115,9 +134,10 @@ void take_rows(Args& a, const Tensor& x, const Tensor& data, const Maybe& scales
 
 // Paged caches. `where` is KVCacheFormat.strides.
 void take_caches(Args& a, const Tensor& x, const Tensor& k_cache, const Maybe& v_cache, at::IntArrayRef where) {
-  TORCH_CHECK(!v_cache.has_value() || a.heads % 2 == 0, kOp, ": x has ", a.heads,
+  const int32_t stored = a.heads - a.num_queries;
+  TORCH_CHECK(!v_cache.has_value() || stored % 2 == 0, kOp, ": x has ", stored,
               " heads; with v_cache it must have as many of K as of V.");
-  if (v_cache.has_value()) a.num_keys = a.heads / 2;
+  a.num_keys = v_cache.has_value() ? stored / 2 : stored;
   const Tensor* v = v_cache.has_value() ? &*v_cache : nullptr;
   const int64_t scales_at = qwen::take_layout(kOp, a.layout, {k_cache, v, where, a.num_keys, a.head_dim}, "x", x);
   a.num_slots = k_cache.size(0) * where[0];
@@ -148,7 +168,9 @@ void norm_rope_hadamard_quant_store(const Tensor& x,
                                     const Maybe& k_cache,
                                     const Maybe& v_cache,
                                     const Maybe& slot_mapping,
-                                    at::IntArrayRef cache_layout) {
+                                    at::IntArrayRef cache_layout,
+                                    const Maybe& query_weight,
+                                    const Maybe& query_out) {
   Args a = {};
   qwen::check_device(B, kOp, "x", x);
   take_x(a, x);
@@ -163,6 +185,11 @@ void norm_rope_hadamard_quant_store(const Tensor& x,
               hadamard_scale, " and head_dim ", a.head_dim, "; it must be finite, and 0 for heads of other than 128.");
   a.hadamard_scale = float(hadamard_scale);
   if (out.has_value()) take_out(a, x, *out);
+  TORCH_CHECK(query_out.has_value() || !query_weight.has_value(), kOp, ": query_weight is given without query_out.");
+  TORCH_CHECK(!query_out.has_value() || (k_cache.has_value() && !out.has_value()), kOp, ": query_out is given ",
+              out.has_value() ? "with out" : "without k_cache",
+              "; queries stand beside keys that go to a cache, and to nothing else.");
+  if (query_out.has_value()) take_queries(a, x, query_weight, *query_out);
   TORCH_CHECK(out.has_value() || a.stage == qwen::Stage::kNone, kOp, ": stage is \"", std::string(stage),
               "\" and out is missing; it is where that goes.");
 
@@ -193,7 +220,8 @@ void norm_rope_hadamard_quant_store(const Tensor& x,
   };
   add(operands.read, "norm_weight", norm_weight), add(operands.read, "cos_sin", cos_sin);
   if (a.positions != nullptr) add(operands.read, "positions", positions);
-  add(operands.read, "slot_mapping", slot_mapping);
+  add(operands.read, "slot_mapping", slot_mapping), add(operands.read, "query_weight", query_weight);
+  add(operands.written, "query_out", query_out);
   add(operands.written, "out", out), add(operands.written, "data", data), add(operands.written, "scales", scales);
   add(operands.written, "k_cache", k_cache), add(operands.written, "v_cache", v_cache);
   operands.check_apart();
@@ -221,7 +249,8 @@ void define(torch::Library& m) {
       " Tensor(a!)? out=None, str stage='', Tensor(b!)? data=None,"
       " Tensor(c!)? scales=None, Tensor(d!)? k_cache=None,"
       " Tensor(e!)? v_cache=None, Tensor? slot_mapping=None,"
-      " int[] cache_layout=[]) -> ()");
+      " int[] cache_layout=[], Tensor? query_weight=None,"
+      " Tensor(f!)? query_out=None) -> ()");
   // --8<-- [end:schema]
 }
 

@@ -77,21 +77,28 @@ void store_token(const Args& a, int64_t token) {
   float head[kMostDim];
   uint8_t codes[kMostDim], scales[4 * kMostDim / 16];  // of a head that is not kept
   const int64_t dim = a.head_dim;
-  for (int64_t h = 0; h < a.heads; ++h) {
-    const T* x = static_cast<const T*>(a.x) + token * a.token_stride + h * a.head_stride;
+  for (int64_t x_head = 0; x_head < a.heads; ++x_head) {
+    const int64_t h = x_head - a.num_queries;  // below 0: a query
+    const T* x = static_cast<const T*>(a.x) + token * a.token_stride + x_head * a.head_stride;
     const auto give = [&](Stage stage) {
       for (int64_t i = 0; a.stage == stage && i < dim; ++i) {
-        static_cast<T*>(a.out)[(token * a.heads + h) * dim + i] = T(head[i]);
+        static_cast<T*>(a.out)[(token * a.heads + x_head) * dim + i] = T(head[i]);
       }
     };
     for (int64_t i = 0; i < dim; ++i) head[i] = static_cast<float>(x[i]);
     const bool is_key = h < a.num_keys;
-    if (is_key && a.norm_weight != nullptr) normalize(head, dim, static_cast<const T*>(a.norm_weight), a.eps);
+    const T* weight = static_cast<const T*>(h < 0 ? a.query_weight : a.norm_weight);
+    if (is_key && a.norm_weight != nullptr) normalize(head, dim, weight, a.eps);
     give(Stage::kNorm);
     if (is_key && !known) std::fill_n(head, dim, std::numeric_limits<float>::quiet_NaN());
     if (is_key && known && a.cos_sin != nullptr) {
       const float* row = a.cos_sin + position * a.cos_sin_stride;
       rotate(head + dim - a.rotary_dim, a.rotary_dim, row, a.interleaved, a.conjugate);
+    }
+    if (h < 0) {
+      T* out = static_cast<T*>(a.query_out) + (token * a.num_queries + x_head) * dim;
+      for (int64_t i = 0; i < dim; ++i) out[i] = T(head[i]);
+      continue;
     }
     if (is_key && a.hadamard_scale != 0) hadamard(head, a.hadamard_scale);
     give(Stage::kTransform);

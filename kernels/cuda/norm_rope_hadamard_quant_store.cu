@@ -6,7 +6,8 @@
 // Traffic   x in; codes and scales out. On request one stage more, in the dtype of x. Nothing else leaves the registers
 //           but for the rotation, where an element meets its partner in shared memory.
 // Contract  Norm, rotation and Hadamard transform in fp32, one rounding to the dtype of x; then quantisation, which
-//           rounds a second time. So the codes of a head are those of its stored, rounded form. Stages are switched at
+//           rounds a second time. So the codes of a head are those of its stored, rounded form. Queries, where x has
+//           them ahead of keys, take the first two stages and leave for their own output. Stages are switched at
 //           run time: every warp of a launch takes the same way, and six kernels serve all combinations.
 #include "head_transform.cuh"
 #include "quantized_rows.cuh"
@@ -18,18 +19,26 @@ using Args = qwen::NormRopeHadamardQuantStore;
 constexpr int kMostWarps = 4;  // of a block
 
 template <class T, int kChunks>
-__device__ __forceinline__ void store_stage(const Args& a, const HeadValues<kChunks>& head, int64_t row, int lane) {
+__device__ __forceinline__ void store_rounded(void* out, const HeadValues<kChunks>& head, int64_t row, int lane) {
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     Chunk<T, kOfLane> chunk;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) chunk.values[i] = from_float<T>(head.values[c][i]);
-    store_chunk<true>(static_cast<T*>(a.out) + (row * kChunks + c) * kChunk + kOfLane * lane, chunk);
+    store_chunk<true>(static_cast<T*>(out) + (row * kChunks + c) * kChunk + kOfLane * lane, chunk);
   }
+}
+template <class T, int kChunks>
+__device__ __forceinline__ void store_stage(const Args& a, const HeadValues<kChunks>& head, int64_t row, int lane) {
+  store_rounded<T>(a.out, head, row, lane);
+}
+template <class T, int kChunks>
+__device__ __forceinline__ void store_query(
+    const Args& a, const HeadValues<kChunks>& head, int64_t token, int query_head, int lane) {
+  store_rounded<T>(a.query_out, head, token * a.num_queries + query_head, lane);
 }
 
 // Quantises the head, stores it if it is to be, and leaves what its codes stand for.
-// --8<-- [start:quantize]
 template <int kChunks>
 __device__ __forceinline__ void quantize(
     const Args& a, HeadValues<kChunks>& head, uint8_t* data, uint8_t* scales, bool stored, int lane) {
@@ -38,7 +47,9 @@ __device__ __forceinline__ void quantize(
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     float (&v)[kOfLane] = head.values[c];
-    unsigned amax = 0;  // by its bits: as integers they have the order of the magnitudes, NaN above all
+    // --8<-- [start:group]
+    // By its bits: as integers they have the order of the magnitudes, NaN above all.
+    unsigned amax = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) amax = max(amax, __float_as_uint(v[i]) & 0x7fffffffu);
     for (int distance = 1; distance < lanes; distance *= 2) {
@@ -47,6 +58,7 @@ __device__ __forceinline__ void quantize(
     const GroupScale scale = scale_of(amax, to);
     divide(v, scale, to.scale_format);
     const uint32_t codes = encode(v, to.values);
+    // --8<-- [end:group]
     if (stored) {
       if (to.values == ValueFormat::kE4M3) {
         *reinterpret_cast<uint32_t*>(data + c * kChunk + kOfLane * lane) = codes;
@@ -64,7 +76,6 @@ __device__ __forceinline__ void quantize(
     for (int i = 0; i < kOfLane; ++i) v[i] = decode(codes, i, to.values) * scale.value;
   }
 }
-// --8<-- [end:quantize]
 
 // --8<-- [start:kernel]
 template <class T, int kChunks>
@@ -72,13 +83,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a)
   alignas(16) __shared__ float exchange[kMostWarps][kChunks * kChunk];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const unsigned row = blockIdx.x * (blockDim.x / kWarpSize) + warp;
-  const unsigned token = row / a.heads, h = row - token * a.heads;
+  const unsigned token = row / a.heads, x_head = row - token * a.heads;
+  const int h = int(x_head) - a.num_queries;  // below 0: a query
   grid_dependency_trigger();
   grid_dependency_wait();
   if (token >= a.tokens) return;
 
   HeadValues<kChunks> head;
-  const T* x = static_cast<const T*>(a.x) + token * a.token_stride + h * a.head_stride;
+  const T* x = static_cast<const T*>(a.x) + token * a.token_stride + x_head * a.head_stride;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const auto loaded = load_chunk<true, kOfLane>(x + c * kChunk + kOfLane * lane);
@@ -86,25 +98,28 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a)
     for (int i = 0; i < kOfLane; ++i) head.values[c][i] = to_float(loaded.values[i]);
   }
   const StorePlace place = place_in(a, token);
-  const bool is_key = int(h) < a.num_keys;
+  const T* weight = static_cast<const T*>(h < 0 ? a.query_weight : a.norm_weight);
+  const bool is_key = h < a.num_keys;
 
   Angles<kChunks> angles = {};
-  if (is_key && a.cos_sin != nullptr) {  // asked for before the norm, so that all is on its way at once
+  if (is_key && a.cos_sin != nullptr) {  // before the norm: all is on its way at once
     const float* turns = a.cos_sin + (place.known ? place.position : 0) * a.cos_sin_stride;
     angles = load_angles<kChunks>(turns, a.rotary_dim, a.interleaved, a.conjugate, lane);
   }
-  if (is_key && a.norm_weight != nullptr) normalize(head, static_cast<const T*>(a.norm_weight), a.eps, lane);
+  if (is_key && a.norm_weight != nullptr) normalize(head, weight, a.eps, lane);
   if (a.stage == qwen::Stage::kNorm) store_stage<T>(a, head, row, lane);
   if (is_key && a.cos_sin != nullptr) {
     rotate(head, angles, a.rotary_dim, a.interleaved, exchange[warp], lane);
     if (!place.known) head.for_each([](float& value) { value = not_a_number(); });
   }
+  if (h < 0) return store_query<T>(a, head, token, x_head, lane);
   if (is_key && a.hadamard_scale != 0) hadamard(head, a.hadamard_scale, lane);
   if (a.stage == qwen::Stage::kTransform) store_stage<T>(a, head, row, lane);
   if (a.layout.values == ValueFormat::kNone) return;
 
   head.for_each([](float& value) { value = to_float(from_float<T>(value)); });
-  const RowOffset at = row_offset(a.layout, place.kept ? place.slot : 0, is_key ? h : h - a.num_keys);
+  const int cache_head = is_key ? h : h - a.num_keys;
+  const RowOffset at = row_offset(a.layout, place.kept ? place.slot : 0, cache_head);
   const qwen::QuantizedRows& rows = is_key ? a.k : a.v;
   const bool stored = place.kept && rows.data != nullptr;
   quantize(a, head, rows.data + at.data, rows.scales + at.scales, stored, lane);

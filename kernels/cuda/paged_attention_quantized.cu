@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
   grid_dependency_wait();
 
-  using Run = QuantizedRun<kValues, Lanes>;
-  using Reader = AttentionReader<T, Lanes, Run>;
+  using Reader = QuantizedReader<T, Lanes, kValues>;
   const QuantizedPages head = quantized_pages<Lanes>(a.pages(sequence), k, v, layout, kv_head, lane);
   const typename Reader::RawQuery query(a.group_of(sequence, kv_head), a.group, lane);
   const int context = a.context(sequence);
@@ -48,16 +47,16 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
 
   Reader reader;
   const auto ready = [&] {
-    reader.set_query(query, a.scale * Run::kUnit);
+    reader.set_query(query, a.scale * Reader::Run::kUnit);
     if (hadamard_scale == 0.0f) return;
 #pragma unroll
     for (int g = 0; g < Lanes::kGroup; ++g) hadamard<Lanes::kPerToken>(reader.q[g], hadamard_scale, lane);
   };
-  reader.read(head, token, head.block_of(token, end), end, end, lane, ready, [](Run&, Run&, int) {});
+  reader.read(head, token, end, lane, ready);
 #pragma unroll
   for (int g = 0; g < Lanes::kGroup; ++g) {
 #pragma unroll
-    for (int i = 0; i < Lanes::kDims; ++i) reader.o[g][i] *= Run::kUnit;
+    for (int i = 0; i < Lanes::kDims; ++i) reader.o[g][i] *= Reader::Run::kUnit;
   }
   reader.leave(shared, warp, lane);
   __syncthreads();

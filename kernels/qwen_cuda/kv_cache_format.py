@@ -132,23 +132,25 @@ class KVCacheFormat:
     @property
     def data_row_stride(self) -> int:
         """Bytes from the codes of a row to those of the next."""
-        interleaved = self.layout == "token_interleaved"
-        return self._aligned(self.data_bytes + self.scale_bytes) if interleaved else self.data_bytes
+        if self.layout == "block_wide":
+            return self.data_bytes
+        return self._aligned(self.data_bytes + self.scale_bytes)
 
     @property
     def scale_row_stride(self) -> int:
-        interleaved = self.layout == "token_interleaved"
-        return self.data_row_stride if interleaved else self.scale_bytes
+        return self.scale_bytes if self.layout == "block_wide" else self.data_row_stride
 
     @property
     def scale_offset(self) -> int:
         """Bytes from the beginning of a block to its first scale."""
-        interleaved = self.layout == "token_interleaved"
-        return self.data_bytes if interleaved else self._aligned(self.rows * self.data_bytes)
+        if self.layout == "block_wide":
+            return self._aligned(self.rows * self.data_bytes)
+        return self.data_bytes
 
     @property
     def block_bytes(self) -> int:
-        return self._aligned(self.scale_offset + (self.rows - 1) * self.scale_row_stride + self.scale_bytes)
+        last_scale = self.scale_offset + (self.rows - 1) * self.scale_row_stride
+        return self._aligned(last_scale + self.scale_bytes)
 
     # --8<-- [end:layout]
 

@@ -7,7 +7,7 @@ change all that follow it, as it would in a generated text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from chapters.ch08_w8a16_head.quality_gate.prompts import CONTEXT, GateError
-from qwen3_ref.model import Qwen3
 
 LARGEST_EXPONENT = 700.0  # e^710 is no fp64
 
@@ -129,8 +128,10 @@ class Distance:
 
 
 @torch.inference_mode()
-def judged_logits(model: Qwen3, prompt: Tensor, who: str) -> Tensor:
+def judged_logits(model: Callable[[Tensor], Tensor], prompt: Tensor, who: str) -> Tensor:
     """`prompt: [1, CONTEXT + n]` → the logits before each of its last `n` tokens, `[n, V]` in fp32.
+
+    `model`: a Qwen3, or whatever else gives logits `[1, CONTEXT + n, V]`.
 
     Raises:
         GateError: one is NaN or infinite: no comparison with it means anything.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from chapters.ch08_w8a16_head.quality_gate.subject import Quantization, load
 from chapters.ch08_w8a16_head.quality_gate.tables import print_verdict
 from qwen3_ref.hub import HubError, resolve_model
 from qwen_cuda.benchmarking import choose_device, progress, provenance, save_json
+from qwen_cuda.building import BuildError
 
 NOT_PASSED, NOT_JUDGED, INTERRUPTED = 1, 2, 130
 
@@ -41,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--prompts", type=Path, metavar="FILE", help="your own texts: one per line, or a JSON list of strings"
     )
-    made.add_argument("--tokens", type=_tokens, default=TOKENS, help=f"judged in each text; {TOKENS} by default")
+    made.add_argument("--tokens", type=tokens_of, default=TOKENS, help=f"judged in each text; {TOKENS} by default")
     made.add_argument("--variants", action="store_true", help="compare all groups, for error and bytes")
     made.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     made.add_argument("--output", type=Path, help="where the JSON goes")
@@ -49,31 +51,38 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command and returns its exit code; what the user can mend becomes a sentence on stderr.
-
-    With QWEN_DEBUG=1 the traceback of an unforeseen failure is shown in place of the sentence.
-    """
+    """Runs the command and returns its exit code."""
     options = parser().parse_args(argv)
+    return guarded("make quality-gate", options.output, _head(options), lambda: run(options))
+
+
+def guarded(name: str, output: Path | None, head: dict[str, Any], run: Callable[[], int]) -> int:
+    """The exit code of `run`; what the user can mend becomes a sentence on stderr that begins with `name`.
+
+    What is not judged stands in the results file too, after `head`. With QWEN_DEBUG=1 the traceback of an unforeseen
+    failure is shown in place of the sentence.
+    """
+    not_judged = partial(_not_judged, name, output, head)
     try:
         # A file of an earlier run must not be taken for the result of this one, however it ends.
-        if options.output is not None:
-            options.output.unlink(missing_ok=True)
+        if output is not None:
+            output.unlink(missing_ok=True)
         with _exact_fp32():
-            return run(options)
-    except (GateError, HubError, ValueError) as error:  # ValueError: of a config, a checkpoint, a tokenizer, a device
-        return _not_judged(options, str(error))
+            return run()
+    except (GateError, HubError, BuildError, ValueError) as error:  # ValueError: of a config, a checkpoint, a device …
+        return not_judged(str(error))
     except (torch.OutOfMemoryError, MemoryError):
-        return _not_judged(options, "memory ran out; choose a smaller model, or --device cpu.")
+        return not_judged("memory ran out; choose a smaller model, or --device cpu.")
     except OSError as error:
-        return _not_judged(options, f"{error.filename or 'a file'} cannot be used: {error.strerror or error}.")
+        return not_judged(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}.")
     except KeyboardInterrupt:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("QWEN_DEBUG") == "1":
             raise
-        name = type(error).__name__
-        return _not_judged(options, f"this should not have happened: {name}: {error}. QWEN_DEBUG=1 shows where.")
+        kind = type(error).__name__
+        return not_judged(f"this should not have happened: {kind}: {error}. QWEN_DEBUG=1 shows where.")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,13 +110,13 @@ def _head(options: argparse.Namespace) -> dict[str, Any]:
     return {"schema": 1, "chapter": f"quality_gate_{model}_{options.layers}{bits}"}
 
 
-def _not_judged(options: argparse.Namespace, reason: str) -> int:
-    print(f"make quality-gate: could not be judged: {reason}", file=sys.stderr)
-    if options.output is not None:
+def _not_judged(name: str, output: Path | None, head: dict[str, Any], reason: str) -> int:
+    print(f"{name}: could not be judged: {reason}", file=sys.stderr)
+    if output is not None:
         try:
-            save_json(_head(options) | {"judged": False, "passed": False, "reason": reason}, options.output)
+            save_json(head | {"judged": False, "passed": False, "reason": reason}, output)
         except OSError as error:
-            print(f"make quality-gate: {options.output} cannot be written: {error.strerror}.", file=sys.stderr)
+            print(f"{name}: {output} cannot be written: {error.strerror}.", file=sys.stderr)
     return NOT_JUDGED
 
 
@@ -129,7 +138,8 @@ def _group(text: str) -> int | None:
     return names[text]
 
 
-def _tokens(text: str) -> int:
+def tokens_of(text: str) -> int:
+    """Of `--tokens`."""
     value = int(text)
     if value < LEAST_TOKENS:
         raise argparse.ArgumentTypeError(f"it is {value}; a judgement needs {LEAST_TOKENS} tokens of each text.")

@@ -152,7 +152,7 @@ def judge(
 
     begin("bf16 rounding")
     rounding = arm(subject.rounded(), None, None)
-    _refuse_untrained(subject, rounding.distance)
+    refuse_untrained(subject, rounding.distance)
     judged = quantized(quantization)
     list(complaints(judged.distance))  # too few tokens are refused before the variants take their time
     others: Sequence[Quantization] = [
@@ -168,8 +168,8 @@ def _logits(subject: Subject, model: Qwen3, who: str) -> Iterator[Tensor]:
         yield judged_logits(model, prompt, f"{who}, text {number} of {subject.texts.name},")
 
 
-def _refuse_untrained(subject: Subject, distance: Distance) -> None:
-    """A model that predicts no better than blind guessing makes no choices that rounding could change."""
+def refuse_untrained(subject: Subject, distance: Distance) -> None:
+    """Raises GateError for a model that predicts no better than blind guessing: it makes no choices to be changed."""
     perplexity = distance.reference_perplexity
     if not perplexity < subject.config.vocab_size:
         raise GateError(

@@ -25,7 +25,6 @@ __device__ float tree_sum(float* values, int size) {
   return values[0];
 }
 
-// --8<-- [start:stages]
 template <int kDim, class T>
 __device__ void normalize(float* head, const T* weight, float eps) {
   float sums[kDim / kChunk], squares[kChunk / 2];
@@ -49,6 +48,7 @@ __device__ void rotate(const Args& a, float* tail, const float* row) {
   }
 }
 
+// --8<-- [start:hadamard]
 __device__ void hadamard(float* head, float scale) {
   for (int bit = 1; bit < kChunk; bit *= 2) {
     for (int i = 0; i < kChunk; ++i) {
@@ -60,7 +60,9 @@ __device__ void hadamard(float* head, float scale) {
   }
   for (int i = 0; i < kChunk; ++i) head[i] *= scale;
 }
+// --8<-- [end:hadamard]
 
+// --8<-- [start:quantize]
 template <int kDim>
 __device__ void quantize(const QuantizedLayout& to, float* head, uint8_t* data, uint8_t* scales, bool stored) {
   for (int g = 0; g < kDim / to.group; ++g) {
@@ -80,7 +82,7 @@ __device__ void quantize(const QuantizedLayout& to, float* head, uint8_t* data, 
     }
   }
 }
-// --8<-- [end:stages]
+// --8<-- [end:quantize]
 
 // --8<-- [start:kernel]
 template <class T, int kDim>

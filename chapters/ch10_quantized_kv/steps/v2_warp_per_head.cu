@@ -18,7 +18,6 @@ namespace {
 using Args = qwen::NormRopeHadamardQuantStore;
 constexpr int kWarps = 4, kChunk = 128;
 
-// --8<-- [start:stages]
 template <int kDim, class T>
 __device__ void normalize(float* head, const T* weight, float eps, int lane) {
   float sums[kDim / kChunk];
@@ -48,6 +47,7 @@ __device__ void rotate(const Args& a, float* tail, const float* row, int lane) {
   }
 }
 
+// --8<-- [start:hadamard]
 __device__ void hadamard(float* head, float scale, int lane) {
   for (int bit = 1; bit < kChunk; bit *= 2) {
     for (int p = lane; p < kChunk / 2; p += kWarpSize) {
@@ -60,6 +60,7 @@ __device__ void hadamard(float* head, float scale, int lane) {
   }
   for (int i = lane; i < kChunk; i += kWarpSize) head[i] *= scale;
 }
+// --8<-- [end:hadamard]
 
 template <int kDim>
 __device__ void quantize(
@@ -81,7 +82,6 @@ __device__ void quantize(
     }
   }
 }
-// --8<-- [end:stages]
 
 // --8<-- [start:kernel]
 template <class T, int kDim>

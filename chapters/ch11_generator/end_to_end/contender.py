@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from chapters.ch10_quantized_kv.cache_formats import PLAIN
 from chapters.ch11_generator.end_to_end.subject import Request, Subject
 
 
@@ -27,6 +28,7 @@ class Contender:
         make: gets ready for a request. What it returns starts from an empty cache on every call.
         peer: somebody else's; where it fails it is left out with a note.
         int8_head: its answers are those of a model with that head.
+        kv_cache: they are those of a model with that cache.
         unavailable: why it cannot take part here, in a sentence; or None.
         metered: whether the memory that it takes says something; not if it takes what it is told to.
         inside: what is entered while it is made and while it runs.
@@ -37,6 +39,7 @@ class Contender:
     make: Callable[[Request], Answer]
     peer: bool = False
     int8_head: bool = False
+    kv_cache: str = PLAIN
     metered: bool = True
     unavailable: Callable[[Subject], str | None] = lambda subject: None
     inside: Inside = nullcontext

@@ -80,7 +80,7 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """For the results."""
         return {
-            "bounds": {str(prompt): bound for prompt, bound in self.judge.bounds.items()},
+            "bounds": self.judge.bounds,
             "memory": [asdict(one) for one in self.memory],
             "ratios": [asdict(one) for one in self.ratios],
         }
@@ -96,7 +96,7 @@ class Measurement:
                     if len(tokens) not in (1, request.new_tokens):
                         wrong: str | None = f"it gave {len(tokens)} tokens in place of {request.new_tokens}"
                     else:
-                        wrong = self.judge.complaint(request, tokens, one.int8_head)
+                        wrong = self.judge.complaint(request, tokens, one.int8_head, one.kv_cache)
                     if wrong:
                         raise WrongAnswer(f"{where}: {wrong}.")
         except torch.OutOfMemoryError:
@@ -120,7 +120,7 @@ class Measurement:
 
     def _cases(self, request: Request, one: Contender, taken: Samples) -> Iterator[Case]:
         subject = request.subject
-        work = Work.of(request, one.int8_head)
+        work = Work.of(request, one.int8_head, one.kv_cache)
         shape: dict[str, int | str] = {
             "model": subject.name, "prompt": len(request.prompt), "new_tokens": request.new_tokens,
         }  # fmt: skip

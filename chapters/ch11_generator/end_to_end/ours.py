@@ -10,6 +10,7 @@ from typing import NamedTuple
 from chapters.ch06_split_attention.paged_engine import PagedEngine
 from chapters.ch06_split_attention.paged_model import FUSED
 from chapters.ch09_graph_capture.graph_engine import GraphEngine
+from chapters.ch10_quantized_kv.cache_formats import CASTS, PLAIN
 from chapters.ch11_generator.end_to_end.contender import Answer, CannotRun, Contender, on_a_gpu
 from chapters.ch11_generator.end_to_end.subject import Request
 from qwen3_ref.generate import DrawingEngine, Engine, ReferenceEngine
@@ -18,6 +19,7 @@ from qwen_cuda.building import Edit, Library
 from qwen_cuda.loading import default_library, using
 
 OURS, W8 = "ours", "ours_w8_head"
+CODED = {name: f"ours_{name}_cache" for name in CASTS}  # name of a cache → variant
 # Kernels of a greedy decode step → the file in which they ask for programmatic dependent launch.
 LAUNCHES = {
     "decode_linear": "decode_linear.cu",
@@ -42,6 +44,7 @@ ABLATIONS = (
     Row("paged", "products and head by PyTorch, the token by way of the host (chapters 7 to 9)"),
     Row("reference", "no kernel of ours"),
     Row(W8, "and the head as int8 (chapter 8)"),
+    *(Row(variant, f"and keys and values as {name.upper()} (chapter 10)") for name, variant in CODED.items()),
 )
 CHAIN = (
     Row("reference", "plain PyTorch with a KV cache (chapter 1)"),
@@ -58,6 +61,8 @@ def contenders() -> Iterator[Contender]:
     """All of ours."""
     yield Contender(OURS, "ours", _kernels)
     yield Contender(W8, "ours, int8 head", partial(_kernels, w8_head=True), int8_head=True)
+    for name, variant in CODED.items():
+        yield Contender(variant, f"ours, {name.upper()} cache", partial(_kernels, kv_cache=name), kv_cache=name)
     yield Contender("ours_split", "ours, attention in two launches", partial(_kernels, attention="split"))
     launched = partial(_kernels, graphs=False)
     needs = on_a_gpu
@@ -100,13 +105,14 @@ def without_pdl() -> Iterator[None]:
         yield
 
 
-def _kernels(request: Request, attention: str = FUSED, w8_head: bool = False, graphs: bool = True) -> Answer:
+def _kernels(
+    request: Request, attention: str = FUSED, w8_head: bool = False, graphs: bool = True, kv_cache: str = PLAIN
+) -> Answer:
     subject = request.subject
     head = subject.w8_head() if w8_head else None
+    model = subject.paged(attention) if kv_cache == PLAIN else subject.coded(kv_cache)
     failed: list[str] = []
-    engine = GraphEngine(
-        subject.paged(attention), request.max_length, w8_head=head, graphs=graphs, report=failed.append
-    )
+    engine = GraphEngine(model, request.max_length, w8_head=head, graphs=graphs, report=failed.append)
 
     def answer(new_tokens: int) -> list[int]:
         tokens = answers(engine, request.prompt, new_tokens)

@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from chapters.ch06_split_attention.paged_model import FUSED, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
+from chapters.ch10_quantized_kv.cache_formats import CASTS, cache_format
+from chapters.ch10_quantized_kv.quantized_model import QuantizedPagedModel
 from qwen3_ref import QWEN3_0_6B, Qwen3, Qwen3Config
 from qwen3_ref.hub import resolve_model
 from qwen3_ref.weights import save_pretrained
@@ -56,6 +59,12 @@ class Subject:
         paged: PagedModel = self.shared(attention, lambda: PagedModel(self.model, attention=attention))
         return paged
 
+    def coded(self, kv_cache: str) -> PagedModel:
+        """The same over a quantised cache."""
+        make = partial(QuantizedPagedModel, self.model, cache_format(kv_cache, self.config))
+        coded: PagedModel = self.shared(kv_cache, make)
+        return coded
+
     def w8_head(self) -> W8Head:
         head: W8Head = self.shared("w8_head", lambda: W8Head.of(self.model.head_weight))
         return head
@@ -64,6 +73,8 @@ class Subject:
         """Makes what contenders share, so that none of them seems to take the memory."""
         for attention in (FUSED, "split", "grouped"):
             self.paged(attention)
+        for kv_cache in CASTS:
+            self.coded(kv_cache)
         self.w8_head()
 
     def folder(self) -> Path:

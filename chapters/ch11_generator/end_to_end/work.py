@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chapters.ch10_quantized_kv.cache_formats import PLAIN, cache_bytes_per_token
 from chapters.ch11_generator.end_to_end.subject import Request
 from qwen3_ref.config import Qwen3Config
-from qwen3_ref.cost import PhaseCost, decode_cost, head_weight_bytes, prefill_cost
+from qwen3_ref.cost import PhaseCost, decode_cost, head_weight_bytes, kv_bytes_per_token, prefill_cost
 
 GROUP = 128  # columns of the int8 head that share a float32 scale
 
@@ -23,16 +24,21 @@ class Work:
     steps: int
 
     @classmethod
-    def of(cls, request: Request, int8_head: bool = False) -> Work:
+    def of(cls, request: Request, int8_head: bool = False, kv_cache: str = PLAIN) -> Work:
         """The int8 head takes part in decoding alone: a prompt's one token goes through the 16-bit one."""
         config, prompt = request.subject.config, len(request.prompt)
         costs: list[PhaseCost] = [decode_cost(config, prompt + i) for i in range(request.new_tokens - 1)]
         saved = head_weight_bytes(config) - int8_head_bytes(config) if int8_head else 0
+        kv_share = cache_bytes_per_token(config, kv_cache) / kv_bytes_per_token(config)
+
+        def moved(cost: PhaseCost) -> int:
+            return cost.weight_bytes + round(kv_share * (cost.kv_read_bytes + cost.kv_write_bytes))
+
         prefill = prefill_cost(config, prompt)
         return cls(
-            prefill.bytes,
+            moved(prefill),
             prefill.flops,
-            sum(cost.bytes - saved for cost in costs),
+            sum(moved(cost) - saved for cost in costs),
             sum(cost.flops for cost in costs),
             len(costs),
         )

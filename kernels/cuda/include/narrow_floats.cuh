@@ -84,11 +84,12 @@ __device__ __forceinline__ uint16_t to_e2m1x4(const float (&values)[4]) {
 }
 
 // --8<-- [start:ue8m0]
-// The smallest power of two not below amax / largest, amax given by its bits. `largest` is a significand times a power
-// of two: what is added carries into the exponent exactly if amax has a larger significand. No division, no logarithm.
+// The smallest power of two not below amax / largest, amax given by its bits. `largest`
+// is a significand times a power of two: what is added carries into the exponent exactly
+// if amax has a larger significand. No division, no logarithm.
 __device__ __forceinline__ unsigned to_ue8m0(unsigned amax_bits, bool e4m3) {
-  const int exponent = e4m3 ? int(amax_bits + 0x1fffffu >> 23) - 8   // 448 is 1.75 times 2^8
-                            : int(amax_bits + 0x3fffffu >> 23) - 2;  // 6 is 1.5 times 2^2
+  const int exponent = e4m3 ? int(amax_bits + 0x1fffffu >> 23) - 8   // 448 = 1.75 * 2^8
+                            : int(amax_bits + 0x3fffffu >> 23) - 2;  // 6 = 1.5 * 2^2
   return exponent < 0 ? 0 : unsigned(exponent);
 }
 __device__ __forceinline__ float from_ue8m0(unsigned code) {

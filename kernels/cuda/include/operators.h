@@ -279,6 +279,8 @@ enum class Stage : int32_t { kNone = 0, kNorm = 1, kTransform = 2, kCastBack = 3
 // quantisation of that; the store. Heads from num_keys on are V: they are quantised as they are.
 // A slot outside of [0, num_slots) is not written. A position that cos_sin does not have gives
 // NaN, and writes nothing to a slot.
+// num_queries heads stand before all others: their norm has query_weight, and once rotated
+// they go to query_out alone.
 struct NormRopeHadamardQuantStore {
   const void* x;             // [tokens, heads, head_dim]
   const void* norm_weight;   // [head_dim], or null: no norm
@@ -286,11 +288,13 @@ struct NormRopeHadamardQuantStore {
   const void* positions;     // [tokens], int64_t or int32_t
   const void* slot_mapping;  // [tokens], or null: token t has slot t, whatever its position
   void* out;                 // [tokens, heads, head_dim], or null
-  QuantizedRows k, v;        // of the first num_keys heads, and of the others
+  const void* query_weight;  // [head_dim]; null with norm_weight, and without queries
+  void* query_out;           // [tokens, num_queries, head_dim]; null without queries
+  QuantizedRows k, v;        // of the num_keys heads after the queries, and of the others
   QuantizedLayout layout;    // of both; values is kNone without quantisation
   int64_t tokens, num_slots, max_positions;
   int64_t token_stride, head_stride, cos_sin_stride;  // elements
-  int32_t heads, num_keys, head_dim;                  // head_dim: 128 or 512
+  int32_t heads, num_queries, num_keys, head_dim;     // head_dim: 128 or 512
   int32_t rotary_dim;                                 // a multiple of 8
   float eps;
   float hadamard_scale;             // 0: no transform

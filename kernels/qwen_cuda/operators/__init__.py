@@ -9,7 +9,7 @@ from qwen_cuda.operators.advance_decode import advance_decode
 from qwen_cuda.operators.decode_linear import decode_linear
 from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
 from qwen_cuda.operators.head import argmax_workspace, head_argmax, w8a16_argmax, w8a16_linear
-from qwen_cuda.operators.kv_arguments import Contiguous, HadamardArgs, KVCacheOut, NormArgs, RopeArgs
+from qwen_cuda.operators.kv_arguments import Contiguous, HadamardArgs, KVCacheOut, NormArgs, QueriesOut, RopeArgs
 from qwen_cuda.operators.norm_rope_hadamard_quant_store import load_kv, norm_rope_hadamard_quant_store, store_kv
 from qwen_cuda.operators.paged_attention import (
     attention_workspace,
@@ -32,6 +32,7 @@ __all__ = [
     "KVCacheFormat",
     "KVCacheOut",
     "NormArgs",
+    "QueriesOut",
     "RopeArgs",
     "add_rms_norm",
     "add_rms_norm_",

@@ -101,6 +101,19 @@ class Contiguous:
 
 
 @dataclass(frozen=True, eq=False)
+class QueriesOut:
+    """The first heads of x are Q: normed by a weight of their own, rotated, and given back; no more is done to them.
+
+    Args:
+        out: `[t, Hq, D]`, contiguous, of the dtype of x.
+        weight: `[D]`, as that of `NormArgs`; None where K has no norm either.
+    """
+
+    out: Tensor
+    weight: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class KVCacheOut:
     """The result in a paged cache, by slots. A token whose slot the cache does not have writes nothing.
 
@@ -111,6 +124,7 @@ class KVCacheOut:
         v_cache: takes the second half of the heads, which are V: quantised as they are, without the other stages.
         out: takes one stage more, in x's dtype: contiguous, of the shape of x.
         out_stage: "norm"; "transform", after rotation and Hadamard transform; or "cast_back", what the codes stand for.
+        queries: x has heads of Q before those of K.
     Raises:
         ValueError: they do not go together.
     """
@@ -121,9 +135,12 @@ class KVCacheOut:
     v_cache: Tensor | None = None
     out: Tensor | None = None
     out_stage: Stage | None = None
+    queries: QueriesOut | None = None
 
     def __post_init__(self) -> None:
         self.format.check(self.cache)
+        if self.queries and self.out is not None:
+            raise ValueError("KVCacheOut has out and queries; with queries no other head is given back.")
         if self.v_cache is not None:
             self.format.check(self.v_cache, "v_cache")
         if (self.out is None) != (self.out_stage is None):
@@ -190,6 +207,13 @@ class Pipeline:
         if self.head_dim != to.format.head_dim:
             raise ValueError(f"heads are of {self.head_dim} elements and the format's of {to.format.head_dim}.")
         expected = to.format.heads * (1 if to.v_cache is None else 2)
+        if to.queries:
+            if (to.queries.weight is None) != (self.norm is None):
+                raise ValueError("one of norm and queries.weight is None; Q and K are both normed, or neither.")
+            if to.queries.out.dim() != 3:
+                shape = list(to.queries.out.shape)
+                raise ValueError(f"queries.out has shape {shape}; it must be [tokens, heads, head_dim].")
+            expected += to.queries.out.shape[1]
         if self.heads != expected:
             of_v = "" if to.v_cache is None else ", as many of K as of V"
             raise ValueError(f"x has {self.heads} heads; the format asks for {expected}{of_v}.")
@@ -230,6 +254,8 @@ class Pipeline:
         if isinstance(self.out, KVCacheOut):
             flat |= {"k_cache": self.out.cache, "v_cache": self.out.v_cache, "slot_mapping": self.out.slot_mapping}
             flat |= {"cache_layout": list(self.out.format.strides), "stage": self.out.out_stage or ""}
+            if self.out.queries:
+                flat |= {"query_weight": self.out.queries.weight, "query_out": self.out.queries.out}
         elif out is not None:
             flat["stage"] = "cast_back" if self.cast else "transform"
         return flat

@@ -45,8 +45,9 @@ def norm_rope_hadamard_quant_store(
         x: `[t, heads, D]`, or `[t, D]` for one head, in bfloat16, float16 or float32; D is 128 or 512. The elements of
             a head lie side by side and heads begin at multiples of 4 elements: a slice of a projection will do.
         norm, rope, hadamard, cast: the stages, in this order; None leaves one out.
-        out: where the result goes. `KVCacheOut` for a cache, which takes codes alone; a tensor of the shape and dtype
-            of x, without a cast or with `cast_back`; `Contiguous`, or None for new tensors.
+        out: where the result goes. `KVCacheOut` for a cache, which takes codes alone, and perhaps for the queries that
+            stand before its keys; a tensor of the shape and dtype of x, without a cast or with `cast_back`;
+            `Contiguous`, or None for new tensors.
     Returns:
         Without a cast, or with `cast_back`, a tensor as x. With a cast codes `[t, heads, D]` (FP4: uint8
         `[t, heads, D/2]`) and scales `[t, heads, D/group]`, each in its dtype. For a cache its `out`, or None.

@@ -41,8 +41,19 @@ def norm_rope_hadamard_quant_store(
     v_cache: Tensor | None = None,
     slot_mapping: Tensor | None = None,
     cache_layout: tuple[int, ...] | list[int] = (),
+    query_weight: Tensor | None = None,
+    query_out: Tensor | None = None,
 ) -> None:
-    """`x: [t, heads, D]`; writes `out`, as x, `data` and `scales`, bytes, and the caches `[num_blocks, bytes]`."""
+    """`x: [t, heads, D]`; writes `out`, as x, `data` and `scales`, bytes, and the caches `[num_blocks, bytes]`.
+
+    With `query_out: [t, Hq, D]` the first Hq heads of x are queries, and go there.
+    """
+    if query_out is not None:
+        queries, x = x.split((query_out.shape[1], x.shape[1] - query_out.shape[1]), dim=1)
+        norm_rope_hadamard_quant_store(
+            queries, norm_weight=query_weight, eps=eps, cos_sin=cos_sin, positions=positions, interleaved=interleaved,
+            conjugate=conjugate, out=query_out, stage="transform",
+        )  # fmt: skip
     keys = x.shape[1] // (1 if v_cache is None else 2)
     k, v = x.float().split((keys, x.shape[1] - keys), dim=1)
     known = torch.ones(len(x), dtype=torch.bool, device=x.device)
