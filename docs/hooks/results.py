@@ -3,8 +3,8 @@
     python docs/hooks/results.py sync            write chapters/*/figures/*.svg and the passages
     python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
 
-A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson or a page of docs/, which
-says whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is typed by hand.
+A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson, or in README.md or a page
+of docs/, which say whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
 without any measurement; `texts(results)` gives Markdown by passage. Where there are such, `apart(root)` gives the
 passages and `drawn(root)` the figures that come from other files than the benchmark's.
@@ -65,7 +65,8 @@ def outputs(root: Path = ROOT) -> dict[Path, str]:
         texts[number] = Passages(apart | (show.texts(results) if results is not None else {}), results is not None)
         if (chapter / "README.md").exists():  # else its passages stand on a page of docs/
             files[chapter / "README.md"] = _filled(chapter / "README.md", texts, number)
-    files |= {page: _filled(page, texts) for page in sorted((root / "docs").glob("*.md"))}
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    files |= {page: _filled(page, texts) for page in pages if page.exists()}
     return files
 
 

@@ -29,6 +29,7 @@ _NOBODY = "*Nobody of these was measured.*\n"
 def texts(results: Results) -> dict[str, str]:
     """Name of a passage → its Markdown."""
     return {
+        "headline": _headline(results),
         "throughput": _throughput(results),
         "ratios": _ratios(results),
         "chain": _chain(results, number=6),
@@ -85,6 +86,24 @@ def _throughput(results: Results) -> str:
 
 *Figure 1.* Table 2, with what the bytes of a token allow at the measured
 {results["ceilings"]["read_gbps"]:,.0f} GB/s: dotted, for a 16-bit and for an int8 head.
+"""
+
+
+def _headline(results: Results) -> str:
+    """Ours and the peers, the slowest first, for README and the home page."""
+    found = {TITLES[name]: by_prompt(results, DECODE, name) for name in (OURS, W8, *PEERS)}
+    rates_of = {
+        title: {prompt: case["tok_s"]["median"] for prompt, case in cases.items()} for title, cases in found.items()
+    }
+    prompts = prompts_of(results)
+    rows = [
+        [title, *(f"{of[prompt]:,.0f}" if prompt in of else "–" for prompt in prompts)]
+        for title, of in sorted(rates_of.items(), key=lambda one: min(one[1].values(), default=0))
+        if of
+    ]
+    return f"""\
+{_rows(_heads(results, "decode, tokens per second, by prompt"), rows)}
+{_where(results)}. All in one run.
 """
 
 

@@ -25,6 +25,7 @@ from tests.site.invented import GPU, put
 
 NAME = "ch11_generator"
 PAGE = ROOT / "docs" / "end_to_end.md"
+README, HOME = ROOT / "README.md", ROOT / "docs" / "index.md"
 LESSON = ROOT / "chapters" / NAME / "README.md"
 CEILINGS = Ceilings(read_gbps=4000.0, copy_gbps=4000.0, matmul_tflops={"bfloat16": 700.0}, graph_node_us=0.7)
 # Decode tok/s at 128; at other prompts it is less by so many times.
@@ -82,7 +83,16 @@ def tree(tmp_path: Path) -> Path:
 def test_page_and_lesson_of_whole_requests_show_every_passage_once() -> None:
     used = re.findall(r"<!-- results: ch11/([\w-]+) -->", PAGE.read_text())
     used += re.findall(r"<!-- results: ([\w-]+) -->", LESSON.read_text())
+    used += (names := [re.findall(r"results: ch11/([\w-]+) -->", page.read_text()) for page in (README, HOME)])[0]
+    assert names == [["headline"]] * 2
     assert sorted(used) == sorted(plots_ch11.texts(measured()))
+
+
+def test_the_headline_has_the_slowest_first() -> None:
+    rows = [line for line in plots_ch11.texts(measured())["headline"].splitlines() if line.startswith("| ")][1:]
+    figures = [float(row.split("|")[2].replace(",", "")) for row in rows]
+    assert len(rows) > 2 and figures == sorted(figures)
+    assert rows[-1].startswith(f"| {TITLES[W8]} |")
 
 
 def test_whole_requests_without_results_say_how_to_measure_them(tree: Path) -> None:
