@@ -308,4 +308,4 @@ else:
 # 2. Trace it on 1,023 columns. How many requests for weights does a row need now, and which condition failed?
 # 3. Give `halving` 32 sums, then 8. How many shuffles for each?
 # 4. Exchange two distances in `one_by_one`. Are the sums equal to those of `halving`? Are they as near to the truth?
-# 5. Take `kWalkWarps = 8` down to 4 with an `Edit`. Which results change?
+# 5. Take `kTurnWarps = 8` down to 4 with an `Edit`. Which results change?

@@ -31,6 +31,10 @@ def sums(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("row_sums.cuh", old, new, count),)
 
 
+def walk(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("row_walk.cuh", old, new),)
+
+
 def operands(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("linear_operands.cuh", old, new, count),)
 
@@ -75,7 +79,7 @@ MUTANTS = (
     Mutant(
         "sum kept for the next rows",
         "It grows from group to group.",
-        kernel("starts_row ? 0.0f : sum.product", "sum.product"),
+        walk("if (first == 0) sum.product = 0.0f;", ""),
     ),
     # The norm.
     Mutant(
@@ -86,7 +90,7 @@ MUTANTS = (
     Mutant(
         "squares of the last turn",
         "Those of the segments before are lost.",
-        kernel("starts_row ? 0.0f : sum.squares", "0.0f"),
+        kernel("here.add(sum.squares,", "here.add(0.0f,"),
     ),
     Mutant(
         "squares of another row",
@@ -96,7 +100,7 @@ MUTANTS = (
     Mutant(
         "gain of the first segment",
         "It is not read again for the next.",
-        kernel("if (!x_is_here) read_gain();", ""),
+        kernel("    read_gain();\n    load_rows", "    load_rows"),
     ),
     Mutant(
         "missing eps",
@@ -142,15 +146,24 @@ MUTANTS = (
     Mutant(
         "steps longer than the grid",
         "Groups between two turns are never computed.",
-        kernel("group + gridDim.x * blockDim.y", "group + (gridDim.x + 1) * blockDim.y"),
+        walk("group + gridDim.x * kWalkWarps", "group + (gridDim.x + 1) * kWalkWarps"),
     ),
     Mutant(
-        "end by the last group of a block",
-        "Where it has none any more, the others lose theirs.",
-        kernel("(next_group - int(threadIdx.y)) *", "(next_group - int(threadIdx.y) + int(blockDim.y) - 1) *"),
+        "whole groups alone",
+        "The last one, which has fewer rows, is left out.",
+        walk("(a.columns + group_columns - 1) / group_columns", "a.columns / group_columns"),
     ),
+    Mutant("x of the first turn", "It is not read again.", walk("x_is_here = next_first == first", "x_is_here = true")),
     Mutant(
-        "x of the first turn", "It is not read again.", kernel("x_is_here = next_column == column", "x_is_here = true")
+        "squares counted again",
+        "Where x is read again for each group, they grow from one to the next.",
+        walk("if (kNorm && first == 0 && !x_is_here) sum.squares = 0.0f;", ""),
+    ),
+    Mutant("first segment for all", "A lane adds its sum again and again.", walk(" + s * (kWarpSize / kSums)", "")),
+    Mutant(
+        "last segments backwards",
+        "A walk adds them in another order than a block does.",
+        walk("r * kRowLanes + s *", "r * kRowLanes + (kWalkSegments - 1 - s) *"),
     ),
 )
 
@@ -159,8 +172,9 @@ CHOICES = {
     "always from group to group": kernel("kWaves = 1", "kWaves = 0"),
     "small blocks": (
         *kernel("kRows > 8 ? 12 : 16;", "kRows > 8 ? 5 : 7;"),
-        *kernel("kWalkWarps = 8", "kWalkWarps = 4"),
+        *kernel("kTurnWarps = 8", "kTurnWarps = 4"),
     ),
+    "always a walk": kernel("groups_of(a, kWalkRows) < walkers", "false"),
 }
 
 

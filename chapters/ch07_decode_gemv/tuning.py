@@ -28,11 +28,16 @@ BATCHES = (4, 8)
 
 
 GAIN = "  read_gain();\n"
+WALK = "kWalkRows = 2, kWalkSegments = 4;"
 WAIT = "  grid_dependency_wait();  // before it nothing is read that a kernel may have written\n"
 
 
 def kernel(*pairs: tuple[str, str]) -> tuple[Edit, ...]:
     return tuple(Edit(KERNEL, old, new) for old, new in pairs)
+
+
+def walk(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("row_walk.cuh", old, new),)
 
 
 EDITS: dict[str, tuple[Edit, ...]] = {
@@ -43,13 +48,19 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("kRows > 8 ? 20 : 16)", "kRows > 8 ? 12 : 16)"), ("kRows > 8 ? 1 : 2)", "1)")
     ),
     "two waves of blocks before a walk": kernel(("kWaves = 1", "kWaves = 2")),
-    "from group to group, always": kernel(("kWaves = 1", "kWaves = 0")),
+    "a walk or turns, always": kernel(("kWaves = 1", "kWaves = 0")),
     "blocks for all groups, never a walk": kernel(("kWaves = 1", "kWaves = 10000")),
-    # The walk: the head, and batches.
-    "walk: 4 rows a warp": kernel(("busiest(a, 8, places) <= busiest(a, 4, places)", "false")),
-    "walk: 12 warps an SM": kernel(("kWalkWarps = 8", "kWalkWarps = 4"), ("kWalkSmWarps = 16", "kWalkSmWarps = 12")),
-    "walk: blocks of 4 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 4")),
-    "walk: blocks of 16 warps": kernel(("kWalkWarps = 8", "kWalkWarps = 16")),
+    "turns: blocks of 4 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 4")),
+    "turns: blocks of 16 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 16")),
+    # The walk: the head.
+    "turns, never a walk": kernel(("groups_of(a, kWalkRows) < walkers", "true")),
+    "walk: 4 rows, 2 segments of each": walk(WALK, "kWalkRows = 4, kWalkSegments = 2;"),
+    "walk: 2 rows, 2 segments, 3 blocks": (
+        *walk(WALK, "kWalkRows = 2, kWalkSegments = 2;"),
+        *walk("kWalkBlocks = 2;", "kWalkBlocks = 3;"),
+    ),
+    "walk: blocks of 4 warps": walk("kWalkWarps = 8, kWalkBlocks = 2;", "kWalkWarps = 4, kWalkBlocks = 4;"),
+    "walk: blocks of 16 warps": walk("kWalkWarps = 8, kWalkBlocks = 2;", "kWalkWarps = 16, kWalkBlocks = 1;"),
     # Single ideas, undone.
     "weights through the first-level cache": (
         Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),

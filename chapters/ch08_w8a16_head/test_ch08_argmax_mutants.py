@@ -42,11 +42,6 @@ INT8_MUTANTS = (
     Mutant(
         "the lowest number is none", "Nor is the largest.", argmax("kLowest = 0x00800000u", "kLowest = 0x00800001u")
     ),
-    Mutant(
-        "padding takes part",
-        "A row that there is not has the logit 0.",
-        argmax("if (row < weight.rows) best", "best"),
-    ),
     Mutant("one warp of a block", "The others' best are dropped.", argmax("of_warps[w][lane])", "of_warps[0][lane])")),
     Mutant(
         "one row in two",
@@ -94,7 +89,7 @@ FLOAT_MUTANTS = (
     Mutant(
         "ends of rows",
         "What follows a row is read.",
-        weights("load_elements(from, k - column)", "load_elements(from, 8)"),
+        weights("load_elements(from, at.left)", "load_elements(from, 8)"),
         "checked",
     ),
 )

@@ -25,12 +25,17 @@ def rows(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("head_rows.cuh", old, new),)
 
 
+def inputs(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("head_input.cuh", old, new),)
+
+
 def weights(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("head_weights.cuh", old, new, count),)
 
 
 HALF = "distance = kWarpSize / kCount / 2"
-GAIN = "value = value * factor * number_at(in.norm_weight, in.norm_dtype, c);"
+NEXT = "load_turn(next, "
+GAIN = "value = value * factors[i] * gains[0][j];"
 
 MUTANTS = (
     # Bytes and scales.
@@ -46,10 +51,13 @@ MUTANTS = (
     Mutant(
         "one scale for a row",
         "Every group takes that of the first.",
-        weights("(groups == 1 ? 0 : column >> shift)", "0"),
+        weights("(groups == 1 ? 0 : c >> shift)", "0"),
     ),
     Mutant("groups half as wide", "Scales are read twice as far.", weights("< w.group)", "< w.group / 2)"), "checked"),
-    Mutant("scales of one row", "Every row takes those of the first.", weights("scales[row * groups +", "scales[")),
+    Mutant("scales of one row", "Every row takes those of the first.", weights("scales + row * groups +", "scales +")),
+    Mutant(
+        "scales of a warp's first row", "Its others take them.", weights("at.scale[r * unsigned(groups)]", "*at.scale")
+    ),
     Mutant(
         "16-byte loads at any address",
         "They are made although the weight is not aligned.",
@@ -65,60 +73,76 @@ MUTANTS = (
     Mutant(
         "bytes beyond a row",
         "The end of the last row reads what follows.",
-        weights("if (column + i < k) words", "words"),
+        weights("if (i < at.left) words", "words"),
         "checked",
     ),
     # x in shared memory.
     Mutant(
         "x read while it is written",
         "No barrier without a norm.",
-        rows(
-            "  __syncthreads();\n  if (in.norm_weight == nullptr) return;",
-            "  if (in.norm_weight == nullptr) return;\n  __syncthreads();",
-        ),
+        inputs("return __syncthreads();", "return;"),
         "checked",
     ),
     Mutant(
         "x read while it is normed",
         "No barrier after the norm.",
-        rows("    }\n  }\n  __syncthreads();\n}", "    }\n  }\n}"),
+        inputs("    }\n  }\n  __syncthreads();\n}", "    }\n  }\n}"),
         "checked",
     ),
-    Mutant("no zeros behind x", "What shared memory held is multiplied.", rows("c < padded; c", "c < k; c")),
+    Mutant("no zeros behind x", "What shared memory held is multiplied.", inputs("if (c >= padded)", "if (c >= k)")),
     Mutant(
         "rows of x beyond the batch",
         "A batch is rounded up, and what follows is read.",
-        rows("i < in.batch && c < k", "c < k"),
+        inputs("min(i, rows - 1) * stride", "i * stride"),
         "checked",
     ),
-    Mutant("squares of one warp", "The others' are dropped.", rows("sum += squares[i][w]", "sum = squares[i][w]")),
-    Mutant("missing eps", "A row of zeros is divided by zero.", rows(" + in.eps", "")),
     Mutant(
-        "mean over the padding", "The mean is too small.", rows("static_cast<float>(k)", "static_cast<float>(padded)")
+        "columns of x beyond the last",
+        "A thread reads four numbers of a row that has fewer.",
+        inputs("row[min(first + j * kHeadThreads, k - 1)]", "row[first + j * kHeadThreads]"),
+        "checked",
+    ),
+    Mutant("squares of one warp", "The others' are dropped.", inputs("sum += squares[i][w]", "sum = squares[i][w]")),
+    Mutant("missing eps", "A row of zeros is divided by zero.", inputs(" + in.eps", "")),
+    Mutant(
+        "mean over the padding", "The mean is too small.", inputs("static_cast<float>(k)", "static_cast<float>(padded)")
     ),
     Mutant(
         "normed x is rounded",
         "To bf16, as a norm of its own would leave it.",
-        rows(GAIN, GAIN.replace("= value", "= to_float(from_float<__nv_bfloat16>(value").replace(");", ")));")),
+        inputs(GAIN, GAIN.replace("= value", "= to_float(from_float<__nv_bfloat16>(value").replace(";", "));")),
     ),
     # The walk.
     Mutant(
-        "one pass", "Rows beyond those of all warps are left out.", rows("row += stride) {", "row = weight.rows) {")
+        "one pass",
+        "Rows beyond those of all warps are left out.",
+        rows("more = next_row <", "more = !ends_rows && next_row <"),
     ),
-    Mutant("same rows again", "The next rows are loaded from these.", rows("last ? row + stride : row,", "row,")),
-    Mutant("first step again", "Every step loads the first columns.", rows("last ? 0 : step + 1", "0")),
+    Mutant("same rows again", "The next rows are loaded from these.", rows(f"{NEXT}next_row,", f"{NEXT}row,")),
+    Mutant(
+        "first step again",
+        "Every step loads the first columns.",
+        rows(f"{NEXT}next_row, next_step)", f"{NEXT}next_row, 0)"),
+    ),
     Mutant(
         "rows beyond the weight",
-        "The last rows of four are read where there are none.",
-        rows("from + r < weight.rows && column", "column"),
+        "The last ones of a warp are read where there are none.",
+        rows("rows < kRows ? 0 : rows - kRows", "rows"),
         "checked",
     ),
     Mutant(
+        "more rows than there are",
+        "A weight of one row has a second.",
+        rows("(places[s], min(r, rows - 1))", "(places[s], r)"),
+        "checked",
+    ),
+    Mutant("sums kept for the next rows", "They grow from turn to turn.", rows("sums[q] = 0.0f;", "sums[q] *= 1.0f;")),
+    Mutant(
         "rows and batch exchanged",
         "Sums are taken for another row's.",
-        rows("take(row + s / kBatch, s % kBatch,", "take(row + s % kHeadRows, s / kHeadRows,"),
+        rows("r = s / kBatch,", "r = s % kRows,"),
     ),
-    Mutant("x of the first row for all", "A batch gives one row.", rows("(i * steps + step) *", "step *")),
+    Mutant("x of the first row for all", "A batch gives one row.", rows("(i * steps + at_step) *", "at_step *")),
     Mutant(
         "later launches read the first rows",
         "Where shared memory holds few rows of x.",
@@ -136,7 +160,6 @@ MUTANTS = (
         kernel("first * weight.rows * out_size", "0 * first * out_size"),
     ),
     Mutant("logits of no row of x", "Batches are rounded up.", kernel(" && i < input.batch", ""), "checked"),
-    Mutant("logits of no row of the weight", "Rows come in fours.", kernel(" && row < weight.rows", ""), "checked"),
     Mutant(
         "out in float32 always",
         "Twice the bytes that out has.",
@@ -148,9 +171,10 @@ MUTANTS = (
 # Not faults: what the kernel could choose.
 CHOICES = {
     "as it is": (),
-    "2 rows in flight": rows("kHeadRows = 4", "kHeadRows = 2"),
-    "128 threads a block": rows("kHeadThreads = 256", "kHeadThreads = 128"),
-    "6 blocks an SM": rows("return batch == 1 ? 3 : batch <= 4 ? 2 : 1;", "return 6;"),
+    "other rows in flight": rows("kBatch == 1 ? 2 : 4", "kBatch == 1 ? 4 : 2"),
+    "one step in flight": weights("kSteps = 2,", "kSteps = 1,"),
+    "128 threads a block": inputs("kHeadThreads = 256", "kHeadThreads = 128"),
+    "6 blocks an SM": weights("kBlocks = 3", "kBlocks = 6"),
 }
 
 

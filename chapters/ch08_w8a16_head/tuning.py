@@ -21,10 +21,11 @@ from qwen_cuda.building import Edit
 from qwen_cuda.loading import default_library
 
 RESULTS = "ch08_tuning"
-ROWS_CUH, WEIGHTS_CUH = "head_rows.cuh", "head_weights.cuh"
+ROWS_CUH, WEIGHTS_CUH, INPUT_CUH = "head_rows.cuh", "head_weights.cuh", "head_input.cuh"
 BATCHES = (1, 2, 4, 8)
 SIZES = (1024, 2560)
-BLOCKS = "return batch == 1 ? 3 : batch <= 4 ? 2 : 1;"
+STEPS, BLOCKS = "kColumns = 16, kSteps = 2, kBlocks = 3;", "kBatch == 1 ? Weight::kBlocks : (kBatch <= 4 ? 2 : 1);"
+NEXT = "    if (more) load_turn(next, next_row, next_step);\n"
 CONVERT = "__uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7440 + i)) - 8388736.0f;  // 2^23 + 128"
 
 
@@ -32,25 +33,27 @@ def rows(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit(ROWS_CUH, old, new),)
 
 
+def in_flight(rows_of_warp: int, steps: int, blocks: int) -> tuple[Edit, ...]:
+    """For one row of x."""
+    return (
+        *rows("kHeadRows = kBatch == 1 ? 2", f"kHeadRows = kBatch == 1 ? {rows_of_warp}"),
+        Edit(WEIGHTS_CUH, STEPS, f"kColumns = 16, kSteps = {steps}, kBlocks = {blocks};"),
+    )
+
+
+def threads(count: int, blocks: str) -> tuple[Edit, ...]:
+    return (Edit(INPUT_CUH, "kHeadThreads = 256", f"kHeadThreads = {count}"), *rows(BLOCKS, blocks))
+
+
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "1 block an SM": rows(BLOCKS, "return 1;"),
-    "2 blocks an SM": rows(BLOCKS, "return batch <= 4 ? 2 : 1;"),
-    "4 blocks an SM, for one row of x": rows(BLOCKS, "return batch == 1 ? 4 : batch <= 4 ? 2 : 1;"),
-    "128 threads a block, twice the blocks": (
-        *rows("kHeadThreads = 256", "kHeadThreads = 128"),
-        *rows(BLOCKS, "return batch == 1 ? 6 : batch <= 4 ? 4 : 2;"),
-    ),
-    "512 threads a block": (
-        *rows("kHeadThreads = 256", "kHeadThreads = 512"),
-        *rows(BLOCKS, "return batch == 1 ? 2 : 1;"),
-    ),
-    "2 rows in flight": rows("kHeadRows = 4", "kHeadRows = 2"),
-    "8 rows in flight, for up to 4 rows of x": (
-        *rows("kHeadRows = 4", "kHeadRows = 8"),
-        *rows(BLOCKS, "return batch == 1 ? 2 : 1;"),
-        *rows("weight.aligned() ? 8 : 1", "weight.aligned() ? 4 : 1"),
-        *rows("f(first, rows, integral_constant<int, 8>{}, std::true_type{});", "return;"),
-    ),
+    **{
+        f"one row: {r} rows of the weight, {s} steps, {b} blocks": in_flight(r, s, b)
+        for r, s, b in ((2, 1, 4), (2, 2, 2), (2, 2, 4), (4, 1, 3), (4, 2, 2), (8, 1, 2))
+    },
+    "several: 1 block an SM": rows(BLOCKS, "kBatch == 1 ? Weight::kBlocks : 1;"),
+    "several: 2 rows of the weight": rows("kHeadRows = kBatch == 1 ? 2 : 4;", "kHeadRows = 2;"),
+    "128 threads a block, twice the blocks": threads(128, "kBatch == 1 ? 6 : (kBatch <= 4 ? 4 : 2);"),
+    "512 threads a block": threads(512, "1;"),
     "bytes converted by I2F": (
         Edit(WEIGHTS_CUH, CONVERT, "static_cast<float>(int8_t(word >> 8 * i));"),
         Edit(WEIGHTS_CUH, "  const unsigned biased = word ^ 0x80808080u;\n", ""),
@@ -59,15 +62,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),
     ),
     "nothing in flight while a step is computed": (
-        *rows(
-            "      load_next(last ? row + stride : row, last ? 0 : step + 1);\n",
-            "",
-        ),
-        *rows(
-            "now[s / kBatch]);\n    }\n",
-            "now[s / kBatch]);\n      load_next(last ? row + stride : row, last ? 0 : step + 1);\n    }\n",
-        ),
+        *rows(NEXT, ""),
+        *rows("    row = next_row, step = next_step;\n", NEXT + "    row = next_row, step = next_step;\n"),
     ),
+    "x read number by number": (Edit(INPUT_CUH, "kHeadNumbers = 4", "kHeadNumbers = 1"),),
 }
 
 

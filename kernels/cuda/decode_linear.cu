@@ -3,50 +3,48 @@
 //
 // Mapping   Thread (32 * part + lane, group) of a block. A warp takes kRows rows of W and of those a segment of 256
 //           columns, a lane 8 columns: kRows loads of 16 bytes, all on the way at once. `parts` warps of the block have
-//           the segments of a group of rows; of more segments each takes every parts-th.
+//           the segments of a group of rows; of more segments each takes every parts-th, turn by turn. One row of x and
+//           a W that is more than the SMs hold at once: row_walk.cuh.
 // Order     A lane adds its products in order, a butterfly adds the lanes, then the segments are added in order. That
 //           depends on k alone: a row's bits are the same alone and in a batch, in any W, however x and W lie.
 // Norm      1/rms is a factor of the finished sum, so that no warp waits for it.
 // Traffic   W once, n * k elements; x from the caches, for every warp. Two operations for each 2 bytes: memory decides.
 // Contract  fp32 sums and one rounding. With prefetch, weight and norm_weight are read before grid_dependency_wait().
-#include "row_sums.cuh"
+#include "row_walk.cuh"
 
 namespace {
 
-constexpr int kWaves = 1;         // of blocks on all SMs whose warps have one group of rows each
-constexpr int kWalkWarps = 8;     // of a block that walks from group to group, where that is not enough
-constexpr int kWalkSmWarps = 16;  // of all such blocks on an SM: what the registers allow
+constexpr int kWaves = 1;      // of blocks on all SMs whose warps have one group of rows each
+constexpr int kTurnWarps = 8;  // of a block that takes turns
 
-// Of a block that does not walk.
+// Of a block that does not.
 template <int kRows>
 constexpr int kMostWarps = kRows > 8 ? 12 : 16;
 
 // What the compiler is told of a block's threads and of blocks on an SM. It then uses at most 96 registers for 16 rows
 // and 64 for 8: gate and up leave room for the next kernel's blocks, whose weights come in while these are multiplied.
-template <int kRows, bool kWalks>
-constexpr int kThreads = (kWalks ? kWalkWarps : (kRows > 8 ? 20 : 16)) * kWarpSize;
-template <int kRows, bool kWalks>
-constexpr int kOnSm = kWalks ? kWalkSmWarps / kWalkWarps : (kRows > 8 ? 1 : 2);
+template <int kRows, bool kTurns>
+constexpr int kThreads = (kTurns ? kTurnWarps : (kRows > 8 ? 20 : 16)) * kWarpSize;
+template <int kRows, bool kTurns>
+constexpr int kOnSm = kTurns ? 2 : (kRows > 8 ? 1 : 2);
 
-// Rows [first, first + kBatch) of x, as far as there are so many: first is kBatch * blockIdx.y. Without kWalks a warp
-// has one segment of one group of rows, which is all that there is. With it, it goes on to the next segment, and then
-// by the whole grid to the next group; for one row of x it asks for these weights before it works on those that it has.
+// Rows [first, first + kBatch) of x, as far as there are so many: first is kBatch * blockIdx.y. Without kTurns a warp
+// has one segment of a group of rows, and that is all.
 // --8<-- [start:kernel]
-template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
-__global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
+template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kTurns, class W, class X>
+__global__ void __launch_bounds__(kThreads<kRows, kTurns>, kOnSm<kRows, kTurns>)
     multiply_segments(LinearOperands<W, X> a) {
-  constexpr int kSums = kRows * kBatch, kWarps = kWalks ? kWalkWarps : kMostWarps<kRows>;
+  constexpr int kSums = kRows * kBatch, kWarps = kTurns ? kTurnWarps : kMostWarps<kRows>;
   constexpr int kReads = kBatch == 2 ? 2 : 1;  // rows of x at once
-  constexpr bool kAhead = kWalks && kBatch == 1;
-  __shared__ Meeting<kWarps, kSums, kBatch> meeting[kWalks ? 2 : 1];
+  __shared__ Meeting<kWarps, kSums, kBatch> meeting[kTurns ? 2 : 1];
   const int lane = threadIdx.x % kWarpSize, first = kAligned ? 0 : blockIdx.y * kBatch;
   const int part = threadIdx.x / kWarpSize, parts = blockDim.x / kWarpSize;
   // The next kernel may come in, and ask for its weights while we work.
   grid_dependency_trigger();
   if (!a.prefetch) grid_dependency_wait();
 
-  int group = blockIdx.x * blockDim.y + threadIdx.y, turn = 0;
-  int column = part * kSegmentColumns + lane * kLaneColumns;
+  const int group = blockIdx.x * blockDim.y + threadIdx.y;
+  int turn = 0, column = part * kSegmentColumns + lane * kLaneColumns;
   int left = a.k;  // columns from the first segment of this turn on
   // Where a lane without columns reads: any that there are.
   const int last_column = a.k - kLaneColumns;
@@ -60,26 +58,17 @@ __global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
   read_gain();
   grid_dependency_wait();  // before it nothing is read that a kernel may have written
 
-  // The row of W and of x whose sum this lane gets, where it ends, and what is added there.
+  // The row of W and of x whose sum this lane gets, the column of out where it ends, and what is added there.
   const int r = lane / kBatch, i = first + lane % kBatch;
   const bool is_up = a.silu_mul && r >= kRows / 2;
+  const int to = group * (a.silu_mul ? kRows / 2 : kRows) + (is_up ? r - kRows / 2 : r);
+  const bool is_mine = lane < kSums && i < a.batch && to < a.columns && !is_up;
   LaneInput x;
-  bool x_is_here = false;  // of one row of x; several are read again for each group of rows
   float squares[kBatch] = {};
   RowSum sum = {0.0f, 0.0f};
   while (true) {
     const int width = parts * kSegmentColumns;  // of a turn
-    const bool ends_row = !kWalks || left <= width;
-    const int next_group = ends_row ? group + gridDim.x * blockDim.y : group;
-    const int next_column = ends_row ? column % width : column + width;
-    const int group_columns = a.silu_mul ? kRows / 2 : kRows;
-    const int next_of_block = (next_group - int(threadIdx.y)) * group_columns;
-    const bool is_last = !kWalks || (ends_row && next_of_block >= a.columns);
-    LaneColumns<W> next[kAhead ? kRows : 1];
-    if constexpr (kAhead) {
-      if (!is_last) load_rows<kAligned>(next, a, next_group, place(next_column));
-    }
-    const bool x_is_new = kBatch > 1 || !x_is_here;
+    const bool is_last = !kTurns || left <= width;
     LaneColumns<X> raw[kReads];
     const auto read_x = [&](int b) {
 #pragma unroll
@@ -88,12 +77,8 @@ __global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
         raw[c].template load<kAligned, false>(a.x_row(row) + place(column), a.k - column);
       }
     };
-    if (x_is_new) read_x(0);
-
-    // The column of out that this lane writes, and what it adds there.
-    const int to = group * group_columns + (is_up ? r - kRows / 2 : r);
-    const bool is_mine = lane < kSums && i < a.batch && to < a.columns && !is_up;
-    const bool writes = ends_row && part == 0 && is_mine;
+    read_x(0);
+    const bool writes = is_last && part == 0 && is_mine;
     const bool adds = writes && a.residual != nullptr;
     const unsigned residual = adds ? a.residual_bits(i, to) : 0;
 
@@ -102,7 +87,7 @@ __global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       if (b % kReads == 0 && b > 0) read_x(b);
-      if (x_is_new) squares[b] = x.template set<kNorm>(raw[b % kReads], gain);
+      squares[b] = x.template set<kNorm>(raw[b % kReads], gain);
       if (!counts) squares[b] = 0.0f;
 #pragma unroll
       for (int q = 0; q < kRows; ++q) {
@@ -112,55 +97,39 @@ __global__ void __launch_bounds__(kThreads<kRows, kWalks>, kOnSm<kRows, kWalks>)
 
     auto& here = meeting[turn];
     here.put(here.products[threadIdx.y * parts + part], warp_sums(products, lane), lane);
-    if (kNorm && x_is_new) {
+    if (kNorm) {
       const float total = warp_sums(squares, lane);
       if (threadIdx.y == 0) here.put(here.squares[part], total, lane);
     }
     __syncthreads();
     if (part == 0 && lane < kSums) {
       const int segments = (left + kSegmentColumns - 1) / kSegmentColumns;
-      const int count = kWalks ? min(parts, segments) : parts;
-      const int group_warp = threadIdx.y * parts;
-      const bool starts_row = !kWalks || left == a.k;
-      const float product = starts_row ? 0.0f : sum.product;
-      sum.product = here.add(product, here.products, group_warp, count, lane);
-      if (kNorm && x_is_new) {
-        const float before = starts_row ? 0.0f : sum.squares;
-        sum.squares = here.add(before, here.squares, 0, count, lane % kBatch);
-      }
+      const int count = kTurns ? min(parts, segments) : parts;
+      sum.product = here.add(sum.product, here.products, threadIdx.y * parts, count, lane);
+      if (kNorm) sum.squares = here.add(sum.squares, here.squares, 0, count, lane % kBatch);
     }
-    if (ends_row && part == 0) {
+    if (is_last && part == 0) {
       const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
       const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
       const float up = __shfl_down_sync(kAllLanes, value, kSums / 2);
       if (writes) a.store(i, to, a.silu_mul ? a.silu(value) * up : value);
     }
-    if constexpr (!kWalks) {
-      return;
-    } else {
-      if (is_last) return;
-      turn ^= 1;  // the next rows meet elsewhere: who still reads is not disturbed
-      x_is_here = next_column == column;
-      group = next_group, column = next_column, left = ends_row ? a.k : left - width;
-      if (!x_is_here) read_gain();
-      if constexpr (kAhead) {
-#pragma unroll
-        for (int q = 0; q < kRows; ++q) rows[q] = next[q];
-      } else {
-        load_rows<kAligned>(rows, a, group, place(column));
-      }
-    }
+    if (is_last) return;
+    turn ^= 1;  // the next segments meet elsewhere: who still reads is not disturbed
+    column += width, left -= width;
+    read_gain();
+    load_rows<kAligned>(rows, a, group, place(column));
   }
 }
 // --8<-- [end:kernel]
 
-template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kWalks, class W, class X>
+template <int kRows, int kBatch, bool kNorm, bool kAligned, bool kTurns, class W, class X>
 void launch_rows(const LinearOperands<W, X>& a, int64_t parts, int64_t groups, int64_t blocks, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
   const dim3 grid(unsigned(blocks), unsigned((a.batch + kBatch - 1) / kBatch));
   const dim3 block(unsigned(parts * kWarpSize), unsigned(groups));
-  launch(options, multiply_segments<kRows, kBatch, kNorm, kAligned, kWalks, W, X>, grid, block, 0, stream, a);
+  launch(options, multiply_segments<kRows, kBatch, kNorm, kAligned, kTurns, W, X>, grid, block, 0, stream, a);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -179,23 +148,12 @@ int64_t busiest(const LinearOperands<W, X>& a, int rows, int64_t places) {
   return ceil_div(groups_of(a, rows), places) * rows;
 }
 
-// A block that walks has at most kWalkWarps warps, each as many segments as the others.
-struct Walk {
-  int64_t parts, groups, blocks;
-  explicit Walk(int k) {
-    const int64_t segments = ceil_div(k, kSegmentColumns);
-    parts = ceil_div(segments, ceil_div(segments, kWalkWarps));
-    groups = kWalkWarps / parts;
-    blocks = kWalkSmWarps / (parts * groups) * multiprocessors();  // that run at once
-  }
-};
-
+// A block that takes turns has at most kTurnWarps warps, each as many segments of its rows as the others.
 template <int kRows, int kBatch, bool kNorm, bool kAligned, class W, class X>
-void walk(const LinearOperands<W, X>& a, cudaStream_t stream) {
-  const Walk all(a.k);
-  const int64_t blocks = ceil_div(groups_of(a, kRows), all.groups);
-  const bool stays = kBatch == 1 && blocks > all.blocks;  // several rows of x are not read ahead: blocks take turns
-  launch_rows<kRows, kBatch, kNorm, kAligned, true>(a, all.parts, all.groups, stays ? all.blocks : blocks, stream);
+void launch_turns(const LinearOperands<W, X>& a, cudaStream_t stream) {
+  const int64_t segments = ceil_div(a.k, kSegmentColumns), parts = ceil_div(segments, ceil_div(segments, kTurnWarps));
+  const int64_t of_block = kTurnWarps / parts, blocks = ceil_div(groups_of(a, kRows), of_block);
+  launch_rows<kRows, kBatch, kNorm, kAligned, true>(a, parts, of_block, blocks, stream);
 }
 
 // One block an SM, as large as it need be. False, and nothing is launched, where that is not enough for W.
@@ -211,18 +169,16 @@ bool launch_once(const LinearOperands<W, X>& a, cudaStream_t stream) {
 
 template <bool kNorm, class W, class X>
 void choose(const LinearOperands<W, X>& a, cudaStream_t stream) {
-  if (!is_aligned(a)) return walk<4, 1, kNorm, false>(a, stream);
-  if (a.batch > 4) return walk<4, 8, kNorm, true>(a, stream);
-  if (a.batch > 2) return walk<4, 4, kNorm, true>(a, stream);
-  if (a.batch > 1) return walk<8, 2, kNorm, true>(a, stream);
+  if (!is_aligned(a)) return launch_turns<4, 1, kNorm, false>(a, stream);
+  if (a.batch > 4) return launch_turns<4, 8, kNorm, true>(a, stream);
+  if (a.batch > 2) return launch_turns<4, 4, kNorm, true>(a, stream);
+  if (a.batch > 1) return launch_turns<8, 2, kNorm, true>(a, stream);
   const int64_t sms = multiprocessors();
   const bool launched =
       busiest(a, 16, sms) <= busiest(a, 8, sms) ? launch_once<16, kNorm>(a, stream) : launch_once<8, kNorm>(a, stream);
   if (launched) return;
-  const Walk all(a.k);
-  const int64_t places = all.blocks * all.groups;
-  busiest(a, 8, places) <= busiest(a, 4, places) ? walk<8, 1, kNorm, true>(a, stream)
-                                                 : walk<4, 1, kNorm, true>(a, stream);
+  const int64_t walkers = sms * kWalkBlocks * kWalkWarps;
+  groups_of(a, kWalkRows) < walkers ? launch_turns<4, 1, kNorm, true>(a, stream) : launch_walk<kNorm>(a, stream);
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ struct Logits {
 
 // --8<-- [start:kernel]
 template <int kBatch, bool kAligned>
-__global__ void __launch_bounds__(kHeadThreads, head_blocks_of_sm(kBatch))
+__global__ void __launch_bounds__(kHeadThreads, kHeadBlocks<Int8Weight, kBatch>)
     multiply_rows(Int8Weight weight, qwen::HeadInput input, Logits out) {
   walk_rows<Int8Weight, kBatch, kAligned>(weight, input, [&](int64_t row, int i, float logit, bool first) {
-    if (first && row < weight.rows && i < input.batch) out.store(row, i, logit);
+    if (first && i < input.batch) out.store(row, i, logit);
   });
 }
 // --8<-- [end:kernel]
@@ -47,7 +47,7 @@ void qwen_w8a16_linear(const qwen::W8A16Linear& args, cudaStream_t stream) {
     LaunchOptions options;
     options.dependent = true;
     const Logits out{static_cast<char*>(args.out) + first * weight.rows * out_size, weight.rows, args.out_dtype};
-    launch(options, multiply_rows<batch.value, aligned.value>, dim3(head_blocks(weight, batch.value)),
+    launch(options, multiply_rows<batch.value, aligned.value>, dim3(head_blocks<batch.value>(weight)),
            dim3(kHeadThreads), size_t(head_shared_bytes(weight, batch.value)), stream, weight,
            input_rows(args.input, first, rows), out);
   });

@@ -31,7 +31,9 @@ __global__ void w8a16_linear_kernel(Int8Weight weight, qwen::HeadInput input, Ou
   for (int c = lane * kColumns; c < k; c += kWarpSize * kColumns) {
     Int8Weight::Loaded loaded[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) loaded[r] = weight.load<kAligned>(row + r, c, row + r < weight.rows);
+    for (int r = 0; r < kRows; ++r) {
+      loaded[r] = weight.load<kAligned>(weight.place<kAligned>(min(row + r, weight.rows - 1), c), 0);
+    }
     float dots[kRows] = {};
 #pragma unroll
     for (int j = 0; j < kColumns / 4; ++j) {

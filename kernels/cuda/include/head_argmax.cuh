@@ -33,13 +33,13 @@ __device__ __forceinline__ int64_t id_of(Key key) {
 template <int kBatch>
 __device__ __forceinline__ void finish(Key best, const qwen::HeadInput& input, const qwen::Argmax& result) {
   __shared__ Key of_warps[kHeadWarps][kBatch];
-  constexpr int kLanesOfSum = kWarpSize / (kHeadRows * kBatch);
+  constexpr int kLanesOfSum = kWarpSize / (kHeadRows<kBatch> * kBatch);
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
 #pragma unroll
-  for (int distance = kWarpSize / 2; distance >= kWarpSize / kHeadRows; distance /= 2) {  // over the rows of W
+  for (int distance = kWarpSize / 2; distance >= kWarpSize / kHeadRows<kBatch>; distance /= 2) {  // over the rows of W
     best = max(best, __shfl_xor_sync(kAllLanes, best, distance));
   }
-  if (lane < kWarpSize / kHeadRows && lane % kLanesOfSum == 0) of_warps[warp][lane / kLanesOfSum] = best;
+  if (lane < kWarpSize / kHeadRows<kBatch> && lane % kLanesOfSum == 0) of_warps[warp][lane / kLanesOfSum] = best;
   __syncthreads();
   if (warp != 0) return;
 
@@ -64,12 +64,11 @@ __device__ __forceinline__ void finish(Key best, const qwen::HeadInput& input, c
 
 // --8<-- [start:kernel]
 template <class Weight, int kBatch, bool kAligned>
-__global__ void __launch_bounds__(kHeadThreads, head_blocks_of_sm(kBatch))
+__global__ void __launch_bounds__(kHeadThreads, kHeadBlocks<Weight, kBatch>)
     largest_logit(Weight weight, qwen::HeadInput input, qwen::Argmax result) {
   Key best = 0;  // below the key of every logit
-  walk_rows<Weight, kBatch, kAligned>(weight, input, [&](int64_t row, int, float logit, bool) {
-    if (row < weight.rows) best = max(best, key_of(logit, row));
-  });
+  walk_rows<Weight, kBatch, kAligned>(
+      weight, input, [&](int64_t row, int, float logit, bool) { best = max(best, key_of(logit, row)); });
   finish<kBatch>(best, input, result);
 }
 // --8<-- [end:kernel]
@@ -80,7 +79,7 @@ void find_largest(const Weight& weight, const qwen::HeadInput& input, const qwen
     LaunchOptions options;
     options.dependent = true;
     const qwen::Argmax of_rows{result.ids + first, result.workspace};
-    launch(options, largest_logit<Weight, batch.value, aligned.value>, dim3(head_blocks(weight, batch.value)),
+    launch(options, largest_logit<Weight, batch.value, aligned.value>, dim3(head_blocks<batch.value>(weight)),
            dim3(kHeadThreads), size_t(head_shared_bytes(weight, batch.value)), stream, weight,
            input_rows(input, first, rows), of_rows);
   });

@@ -1,132 +1,112 @@
 // head_rows.cuh: up to 8 rows of x against every row of a weight that has many: the output head of a model.
 //
-// Mapping   As many blocks as the SMs hold at once walk over the rows. A warp takes four neighbouring rows at a time, a
-//           lane 16 bytes of each: 512 columns of int8 or 256 of bf16 in a step. While a step is computed, the next
-//           one's loads are in flight, over the ends of rows too. x lies in shared memory, as fp32, normed once.
+// Mapping   As many blocks as the SMs hold at once walk over the rows. A warp takes a few neighbouring rows at a time
+//           and a lane, in a step, 16 bytes of each: 512 columns of int8 or 256 of bf16. While it works on some steps,
+//           the next ones' loads are in flight, over the ends of rows too. x lies in shared memory: head_input.cuh.
 // Order     A lane sums its columns of a step, then the steps, then a butterfly adds the lanes: the same for any batch,
 //           any number of blocks and any alignment, so a row of x gives the same bits in any company.
 // Traffic   The weight once, whatever the batch is.
 #pragma once
 
+#include "head_input.cuh"
 #include "head_weights.cuh"
-#include "warp_reduce.cuh"
 
-constexpr int kHeadThreads = 256;
-constexpr int kHeadWarps = kHeadThreads / kWarpSize;
-constexpr int kHeadRows = 4;  // of the weight that a warp has in flight
+// What registers leave room for: rows of the weight and steps of each that a warp has in flight, and blocks on an SM.
+// With one row of x these are whole rows of 1024 columns, in a line in memory; with more, sums take the registers.
+template <int kBatch>
+constexpr int kHeadRows = kBatch == 1 ? 2 : 4;
+template <class Weight, int kBatch, bool kAligned>
+constexpr int kHeadSteps = kBatch == 1 && kAligned ? Weight::kSteps : 1;
+template <class Weight, int kBatch>
+constexpr int kHeadBlocks = kBatch == 1 ? Weight::kBlocks : (kBatch <= 4 ? 2 : 1);
 
-// What registers leave room for.
-constexpr int head_blocks_of_sm(int batch) {
-  return batch == 1 ? 3 : batch <= 4 ? 2 : 1;
-}
-
-// Columns are shared out so that a lane finds its own in shared memory four at a time, its neighbours beside them.
-template <int kColumns>
-__host__ __device__ constexpr int padded_columns(int k) {
-  return (k + kWarpSize * kColumns - 1) / (kWarpSize * kColumns) * (kWarpSize * kColumns);
-}
-template <int kColumns>
-__device__ __forceinline__ int place_of_column(int c) {
-  const int step = c / (kWarpSize * kColumns), lane = c / kColumns % kWarpSize, i = c % kColumns;
-  return ((step * (kColumns / 4) + i / 4) * kWarpSize + lane) * 4 + i % 4;
-}
-
-__device__ __forceinline__ float number_at(const void* data, qwen::Dtype dtype, int64_t i) {
-  if (dtype == qwen::Dtype::kFloat32) return static_cast<const float*>(data)[i];
-  if (dtype == qwen::Dtype::kFloat16) return to_float(static_cast<const __half*>(data)[i]);
-  return to_float(static_cast<const __nv_bfloat16*>(data)[i]);
-}
-
-// Fills x: [kBatch, padded_columns(k)]; what is beyond the batch or beyond k is 0. Ends with a barrier.
-// --8<-- [start:input]
-template <int kColumns, int kBatch>
-__device__ __forceinline__ void load_input(const qwen::HeadInput& in, float* x) {
-  __shared__ float squares[kBatch][kHeadWarps];
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int k = int(in.k), padded = padded_columns<kColumns>(k);
-  for (int i = 0; i < kBatch; ++i) {
-    float sum = 0.0f;
-    for (int c = threadIdx.x; c < padded; c += kHeadThreads) {
-      const float value = i < in.batch && c < k ? number_at(in.x, in.dtype, i * in.x_stride + c) : 0.0f;
-      x[i * padded + place_of_column<kColumns>(c)] = value;
-      sum = fmaf(value, value, sum);
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) squares[i][warp] = sum;
-  }
-  __syncthreads();
-  if (in.norm_weight == nullptr) return;
-  for (int i = 0; i < kBatch; ++i) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < kHeadWarps; ++w) sum += squares[i][w];
-    const float factor = 1.0f / sqrtf(sum / static_cast<float>(k) + in.eps);
-    for (int c = threadIdx.x; c < k; c += kHeadThreads) {  // each thread goes over what it wrote
-      float& value = x[i * padded + place_of_column<kColumns>(c)];
-      value = value * factor * number_at(in.norm_weight, in.norm_dtype, c);
-    }
-  }
-  __syncthreads();
-}
-// --8<-- [end:input]
-
-// Calls take(r, i, logit) for each row r of the weight and each row i of x. All lanes call it, each for the last row
-// that its warp has finished, some for the same one: `first` tells which of those.
+// Calls take(r, i, logit, first) for each row r of the weight and each row i of x, some of them more than once: `first`
+// tells one of these. All lanes call it, each for a row that its warp has just finished.
 // --8<-- [start:walk]
 template <class Weight, int kBatch, bool kAligned, class Take>
 __device__ __forceinline__ void walk_rows(const Weight& weight, const qwen::HeadInput& in, Take take) {
   constexpr int kColumns = Weight::kColumns, kStep = kWarpSize * kColumns;
-  constexpr int kSums = kHeadRows * kBatch, kLanesOfSum = kWarpSize / kSums;
+  constexpr int kRows = kHeadRows<kBatch>, kSteps = kHeadSteps<Weight, kBatch, kAligned>;
+  constexpr int kSums = kRows * kBatch, kLanesOfSum = kWarpSize / kSums;
+  using Turn = typename Weight::Loaded[kSteps][kRows];
   float* const shared = dynamic_shared<float>();
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int steps = (weight.k + kStep - 1) / kStep;
-  const int64_t stride = int64_t(gridDim.x) * kHeadWarps * kHeadRows;
-  int64_t row = (int64_t(blockIdx.x) * kHeadWarps + warp) * kHeadRows;
-
-  typename Weight::Loaded now[kHeadRows], next[kHeadRows];
-  const auto load_next = [&](int64_t from, int step) {
-    const int column = step * kStep + lane * kColumns;
+  const unsigned rows = unsigned(weight.rows), stride = gridDim.x * kHeadWarps * kRows;
+  unsigned row = (blockIdx.x * kHeadWarps + warp) * kRows;  // the first that is this warp's
+  int step = 0;
+  // Where its rows begin: the last warp's have others before them, where there are so many.
+  const auto begin_of = [=](unsigned from) { return min(from, rows < kRows ? 0 : rows - kRows); };
+  const auto load_turn = [&](Turn& to, unsigned from, int first) {
+    typename Weight::Place places[kSteps];
 #pragma unroll
-    for (int r = 0; r < kHeadRows; ++r) {
-      next[r] = weight.template load<kAligned>(from + r, column, from + r < weight.rows && column < weight.k);
+    for (int s = 0; s < kSteps; ++s) {
+      places[s] = weight.template place<kAligned>(begin_of(from), (first + s) * kStep + lane * kColumns);
+    }
+#pragma unroll
+    for (unsigned r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        if (s == 0 || first + s < steps) to[s][r] = weight.template load<kAligned>(places[s], min(r, rows - 1));
+      }
     }
   };
-  grid_dependency_trigger();
-  if (!in.prefetch) grid_dependency_wait();
-  load_next(row, 0);
-  if (in.prefetch) grid_dependency_wait();  // weights may be read early; x may not
-  load_input<kColumns, kBatch>(in, shared);
 
-  for (; row < weight.rows; row += stride) {
-    float sums[kSums] = {};  // of row r and row i of x: [r * kBatch + i]
-    for (int step = 0; step < steps; ++step) {
+  float sums[kSums] = {};  // of row r and row i of x: [r * kBatch + i]
+  const auto add_step = [&](const typename Weight::Loaded(&loaded)[kRows], int at_step) {
+    if (at_step * kStep + lane * kColumns >= weight.k) return;  // this lane has no columns
+    float dots[kSums] = {};
 #pragma unroll
-      for (int r = 0; r < kHeadRows; ++r) now[r] = next[r];
-      const bool last = step + 1 == steps;
-      load_next(last ? row + stride : row, last ? 0 : step + 1);
-      float dots[kSums] = {};
+    for (int j = 0; j < kColumns / 4; ++j) {
+      float w[kRows][4];
 #pragma unroll
-      for (int j = 0; j < kColumns / 4; ++j) {
-        float w[kHeadRows][4];
+      for (int r = 0; r < kRows; ++r) Weight::columns_of(loaded[r], j, w[r]);
 #pragma unroll
-        for (int r = 0; r < kHeadRows; ++r) Weight::columns_of(now[r], j, w[r]);
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = (i * steps + at_step) * (kColumns / 4) + j;
+        const float4 x = reinterpret_cast<const float4*>(shared)[at * kWarpSize + lane];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const int at = (i * steps + step) * (kColumns / 4) + j;
-          const float4 x = reinterpret_cast<const float4*>(shared)[at * kWarpSize + lane];
-#pragma unroll
-          for (int r = 0; r < kHeadRows; ++r) {
-            float& dot = dots[r * kBatch + i];
-            dot = fmaf(x.w, w[r][3], fmaf(x.z, w[r][2], fmaf(x.y, w[r][1], fmaf(x.x, w[r][0], dot))));
-          }
+        for (int r = 0; r < kRows; ++r) {
+          float& dot = dots[r * kBatch + i];
+          dot = fmaf(x.w, w[r][3], fmaf(x.z, w[r][2], fmaf(x.y, w[r][1], fmaf(x.x, w[r][0], dot))));
         }
       }
-#pragma unroll
-      for (int s = 0; s < kSums; ++s) sums[s] = Weight::added(sums[s], dots[s], now[s / kBatch]);
     }
-    const float total = warp_sums(sums, lane);
-    const int s = lane / kLanesOfSum;
-    take(row + s / kBatch, s % kBatch, total, lane % kLanesOfSum == 0);
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) sums[s] = Weight::added(sums[s], dots[s], loaded[s / kBatch]);
+  };
+
+  // Asks for the next turn's weights, works on those that are here, and goes on. False after the last turn.
+  const auto do_turn = [&](const Turn& now, Turn& next) {
+    const bool ends_rows = step + kSteps >= steps;
+    const unsigned next_row = (ends_rows ? row + stride : row) + after(now[0][0].raw.x);
+    const int next_step = ends_rows ? 0 : step + kSteps;
+    const bool more = next_row < rows;
+    if (more) load_turn(next, next_row, next_step);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if (s > 0 && step + s >= steps) break;
+      add_step(now[s], step + s);
+    }
+    if (ends_rows) {
+      const float total = warp_sums(sums, lane);
+      const unsigned s = lane / kLanesOfSum, r = s / kBatch, of = begin_of(row) + min(r, rows - 1);
+      take(of, s % kBatch, total, lane % kLanesOfSum == 0 && r < rows && of >= row);
+#pragma unroll
+      for (int q = 0; q < kSums; ++q) sums[q] = 0.0f;
+    }
+    row = next_row, step = next_step;
+    return more;
+  };
+
+  Turn even, odd;  // by turns: none is ever copied
+  const bool any = row < rows;
+  grid_dependency_trigger();
+  if (!in.prefetch) grid_dependency_wait();
+  if (any) load_turn(even, row, 0);
+  if (in.prefetch) grid_dependency_wait();  // weights may be read early; x may not
+  load_input<kColumns, kBatch>(in, shared);
+  while (any && do_turn(even, odd) && do_turn(odd, even)) {
   }
 }
 // --8<-- [end:walk]
@@ -136,10 +116,11 @@ template <class Weight>
 int64_t head_shared_bytes(const Weight& weight, int batch) {
   return int64_t(batch) * padded_columns<Weight::kColumns>(weight.k) * int64_t(sizeof(float));
 }
-template <class Weight>
-unsigned head_blocks(const Weight& weight, int batch) {
-  const int64_t needed = (weight.rows - 1) / (kHeadWarps * kHeadRows) + 1;
-  const int64_t held = int64_t(multiprocessors()) * head_blocks_of_sm(batch);
+template <int kBatch, class Weight>
+unsigned head_blocks(const Weight& weight) {
+  constexpr int kRows = kHeadWarps * kHeadRows<kBatch>;  // of a block
+  const int64_t needed = (weight.rows - 1) / kRows + 1;
+  const int64_t held = int64_t(multiprocessors()) * kHeadBlocks<Weight, kBatch>;
   return unsigned(needed < held ? needed : held);
 }
 

@@ -2,8 +2,8 @@
 // a row, and what they stand for.
 #pragma once
 
+#include "lane_columns.cuh"
 #include "operators.h"
-#include "vector_load.cuh"
 
 // --8<-- [start:convert]
 // The four bytes of a word as floats. With its sign bit flipped a byte q is u = q + 128. One byte permutation makes the
@@ -25,15 +25,23 @@ __device__ __forceinline__ unsigned word_of(const uint4& raw, int j) {
 
 // A weight has
 //   kColumns      columns of a row in the 16 bytes of a lane
+//   kSteps        such pieces of a row that a lane has in flight, where x has one row; kBlocks: blocks on an SM then
 //   Loaded        what a lane loads: those bytes, and what they are to be multiplied with
-//   load          columns `column` … of row `row`; nothing is read, and all are 0, with `inside` false
-//   columns_of    four of the columns as floats: 4 j, 4 j + 1, …
+//   Place         where the columns of a lane are in one row
+//   place         that of columns `column` … of a row; aligned, a column beyond the end stands for the last ones
+//   load          those columns, r rows further on
+//   columns_of    four of them as floats: 4 j, 4 j + 1, …
 //   added         sum + dot, where dot is the product of the lane's columns with those of x
 struct Int8Weight {
-  static constexpr int kColumns = 16;
+  static constexpr int kColumns = 16, kSteps = 2, kBlocks = 3;
   struct Loaded {
     uint4 raw;
     float scale;
+  };
+  struct Place {
+    const int8_t* values;
+    const float* scale;
+    int left;  // columns from here to the end of the row
   };
   const int8_t* values;
   const float* scales;
@@ -47,21 +55,25 @@ struct Int8Weight {
   bool aligned() const { return k % kColumns == 0 && rows_are_aligned(values, 0); }
 
   template <bool kAligned>
-  __device__ __forceinline__ Loaded load(int64_t row, int column, bool inside) const {
-    Loaded loaded{make_uint4(0, 0, 0, 0), 0.0f};
-    if (!inside) return loaded;
-    const int8_t* from = values + row * k + column;
+  __device__ __forceinline__ Place place(int64_t row, int column) const {
+    const unsigned c = min(column, k - (kAligned ? kColumns : 1));
+    return {values + row * k + c, scales + row * groups + (groups == 1 ? 0 : c >> shift), k - column};
+  }
+  template <bool kAligned>
+  __device__ __forceinline__ Loaded load(const Place& at, unsigned r) const {
+    const int8_t* from = at.values + r * unsigned(k);
+    Loaded loaded;
     if constexpr (kAligned) {
       loaded.raw = load_once(from);
     } else {
       unsigned words[4] = {};
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        if (column + i < k) words[i / 4] |= unsigned(uint8_t(from[i])) << 8 * (i % 4);
+        if (i < at.left) words[i / 4] |= unsigned(uint8_t(from[i])) << 8 * (i % 4);
       }
       loaded.raw = make_uint4(words[0], words[1], words[2], words[3]);
     }
-    loaded.scale = scales[row * groups + (groups == 1 ? 0 : column >> shift)];
+    loaded.scale = at.scale[r * unsigned(groups)];
     return loaded;
   }
   __device__ __forceinline__ static void columns_of(const Loaded& loaded, int j, float (&q)[4]) {
@@ -74,9 +86,13 @@ struct Int8Weight {
 
 template <class T>
 struct FloatWeight {
-  static constexpr int kColumns = 8;
+  static constexpr int kColumns = 8, kSteps = 4, kBlocks = 2;
   struct Loaded {
     uint4 raw;
+  };
+  struct Place {
+    const T* values;
+    int left;
   };
   const T* values;
   int64_t rows;
@@ -85,19 +101,22 @@ struct FloatWeight {
   bool aligned() const { return k % kColumns == 0 && rows_are_aligned(values, 0); }
 
   template <bool kAligned>
-  __device__ __forceinline__ Loaded load(int64_t row, int column, bool inside) const {
-    if (!inside) return {make_uint4(0, 0, 0, 0)};
-    const T* from = values + row * k + column;
+  __device__ __forceinline__ Place place(int64_t row, int column) const {
+    return {values + row * k + min(column, k - (kAligned ? kColumns : 1)), k - column};
+  }
+  template <bool kAligned>
+  __device__ __forceinline__ Loaded load(const Place& at, unsigned r) const {
+    const T* from = at.values + r * unsigned(k);
     if constexpr (kAligned) {
       return {load_once(from)};
     } else {
-      const Pack<T> pack = load_elements(from, k - column);
+      const Pack<T> pack = load_elements(from, at.left);
       return {*reinterpret_cast<const uint4*>(&pack)};
     }
   }
   __device__ __forceinline__ static void columns_of(const Loaded& loaded, int j, float (&w)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = element<T>(loaded.raw, 4 * j + i);
+    for (int i = 0; i < 4; ++i) w[i] = number_of<T>(loaded.raw, 4 * j + i);
   }
   __device__ __forceinline__ static float added(float sum, float dot, const Loaded&) { return sum + dot; }
 };

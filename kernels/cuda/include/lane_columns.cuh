@@ -8,6 +8,13 @@
 constexpr int kLaneColumns = 8;
 constexpr int kSegmentColumns = kWarpSize * kLaneColumns;
 
+// Zero, which the compiler does not know, as soon as `loaded` is there. Loads whose address it is part of are issued
+// after the wait for `loaded`. Otherwise nvcc may let both share a counter of loads on their way; the wait for the
+// first is then one for the second too, and nothing is in flight while a warp works.
+__device__ __forceinline__ unsigned after(unsigned loaded) {
+  return loaded & (gridDim.z - 1);
+}
+
 // Number i of 16 bytes, as `element`. A bf16 is the upper half of an fp32: taken by a shift or a mask, two numbers stay
 // in one register until they are needed, where the conversion of one splits the pair as soon as it is loaded.
 template <class T>
