@@ -25,7 +25,7 @@ GROUPS = [
     ("history", lambda t: t[:1].expand(4, -1), "history has strides .*rows must not overlap"),
     ("h", lambda t: t.double(), "h has dtype Double; it must be Float"),
     ("h", lambda t: t[:, :39], r"h has shape \[4, 39\]; it must have two dimensions and 4 rows, as ids, each of 40"),
-    ("h", lambda t: torch.zeros(4, 80)[:, :40], "h has gaps between its rows"),
+    ("h", lambda t: torch.zeros(4, 80, device=t.device)[:, :40], "h has gaps between its rows"),
 ]
 
 
