@@ -103,7 +103,7 @@ def _headline(results: Results) -> str:
     ]
     return f"""\
 {_rows(_heads(results, "decode, tokens per second, by prompt"), rows)}
-{_where(results)}. All in one run.
+{_where(results)}. Each column is of one run.
 """
 
 
