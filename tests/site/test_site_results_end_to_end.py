@@ -91,7 +91,8 @@ def test_page_and_lesson_of_whole_requests_show_every_passage_once() -> None:
 def test_the_headline_has_the_slowest_first() -> None:
     rows = [line for line in plots_ch11.texts(measured())["headline"].splitlines() if line.startswith("| ")][1:]
     figures = [float(row.split("|")[2].replace(",", "")) for row in rows]
-    assert len(rows) > 2 and figures == sorted(figures)
+    assert len(rows) > 2
+    assert figures == sorted(figures)
     assert rows[-1].startswith(f"| {TITLES[W8]} |")
 
 
