@@ -4,7 +4,8 @@
     python docs/hooks/results.py sync --check    write nothing; fail if something is not what sync writes
 
 A passage stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a lesson, or in README.md or a page
-of docs/, which say whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is typed by hand.
+of docs/, which say whose it is, as in `ch01/NAME`, or `drop_in/NAME` of docs/hooks/drop_in.py. No measured number is
+typed by hand.
 What a chapter shows is in docs/hooks/plots_chNN.py: `counted()` and `plots(results)` give SVG by file name, the first
 without any measurement; `texts(results)` gives Markdown by passage. Where there are such, `apart(root)` gives the
 passages and `drawn(root)` the figures that come from other files than the benchmark's.
