@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 
 from matplotlib.axes import Axes
 
 from docs.hooks.operator_tables import COPY, Case, Results, Shown, counted, time_of
-from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
+from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, name_lines, svg
 
 COLOURS = {
     COPY: W,
@@ -121,15 +120,5 @@ def count_axis(ax: Axes, counts: list[int], shown: Shown) -> None:
 
 def name_ends(ax: Axes, ends: list[End], height: Callable[[Case], float], shown: Shown) -> None:
     """The name of each line at the right, apart from other names. Comes last: it needs the axes as they stay."""
-    fig = ax.get_figure(root=True)
-    assert fig is not None
-    fig.draw_without_rendering()
     right = max((shown.of(cases[-1]) for _, cases, _ in ends), default=0)
-    below = -math.inf
-    for name, cases, colour in sorted(ends, key=lambda end: height(end[1][-1])):
-        end = (right, height(cases[-1]))
-        points = float(ax.transData.transform(end)[1]) * 72 / fig.dpi
-        below = max(points, below + 11)
-        ax.annotate(
-            name, end, xytext=(7, below - points), textcoords="offset points", va="center", color=colour, fontsize=9
-        )
+    name_lines(ax, ((right, height(cases[-1]), name, colour) for name, cases, colour in ends))

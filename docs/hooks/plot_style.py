@@ -7,7 +7,9 @@ lies between the two of docs/hooks/palette.py.
 from __future__ import annotations
 
 import io
+import math
 import re
+from collections.abc import Iterable
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -40,6 +42,24 @@ def drawing(height: float, width: float = 7.2) -> tuple[Figure, Axes]:
     fig = Figure(figsize=(width, height))
     FigureCanvasSVG(fig)
     return fig, fig.add_subplot()
+
+
+def name_lines(ax: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
+    """Names of lines at their ends: x, y, words and colour of each. None covers another.
+
+    Comes last: it needs the axes as they stay.
+    """
+    fig = ax.get_figure(root=True)
+    assert fig is not None
+    fig.draw_without_rendering()
+    below = -math.inf
+    for x, y, words, colour in sorted(ends, key=lambda end: end[1]):
+        points = float(ax.transData.transform((x, y))[1]) * 72 / fig.dpi
+        below = max(points, below + 11)
+        ax.annotate(
+            words, (x, y), xytext=(7, below - points), textcoords="offset points", va="center",
+            color=colour, fontsize=9,
+        )  # fmt: skip
 
 
 def svg(fig: Figure) -> str:

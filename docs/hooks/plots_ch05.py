@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from docs.hooks.operator_tables import Case, Results, time_of
-from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
+from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, name_lines, svg
 from docs.hooks.tables_ch05 import MANY, PEERS, SHORT, STEPS, blocks_of, find, series, step_case, texts
 from qwen3_ref import QWEN3_0_6B, cost
 
@@ -107,21 +106,7 @@ def _against_context(ax: Axes, lines: list[Line], ours: list[Case], room: float)
     marks = [us for us in _US if low <= us <= high]
     ax.set_yticks(marks, labels=[f"{us:g}" for us in marks])
     ax.minorticks_off()
-    _name_ends(ax, [*lines, ("floor", contexts, floors, W)])
-
-
-def _name_ends(ax: Axes, lines: list[Line]) -> None:
-    """The name of each line at its end, apart from other names. Comes last: it needs the axes as they stay."""
-    fig = ax.get_figure(root=True)
-    assert fig is not None
-    fig.draw_without_rendering()
-    below = -math.inf
-    for name, x, y, colour in sorted(lines, key=lambda line: line[2][-1]):
-        end = (x[-1], y[-1])
-        points = float(ax.transData.transform(end)[1]) * 72 / fig.dpi
-        below = max(points, below + 11)
-        offset = (7, below - points)
-        ax.annotate(name, end, xytext=offset, textcoords="offset points", va="center", color=colour, fontsize=9)
+    name_lines(ax, ((x[-1], y[-1], name, colour) for name, x, y, colour in [*lines, ("floor", contexts, floors, W)]))
 
 
 def _step_bytes() -> str:

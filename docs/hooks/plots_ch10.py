@@ -8,7 +8,7 @@ from pathlib import Path
 from chapters.ch10_quantized_kv.figures import cache_layouts, outliers
 from docs.hooks import cache_quality, measured, operator_plots, profiles, tuning
 from docs.hooks.operator_tables import Results, table
-from docs.hooks.plot_style import OTHER, K, Q, V, W, drawing, svg
+from docs.hooks.plot_style import OTHER, K, Q, V, W, drawing, name_lines, svg
 from docs.hooks.tables_ch10 import BEST, FP8, OP, SHOWN, of_format, reader, shapes, texts
 from qwen3_ref import QWEN3_0_6B, cost
 
@@ -96,15 +96,14 @@ def _readers(results: Results) -> str:
     """Time of attention against the context, by cache; dashed the floors."""
     fig, ax = drawing(height=3.2)
     contexts = [context for batch, context in shapes(results) if batch == 1]
+    ends: list[tuple[float, float, str, str]] = []
     for name, colour, words in (("bf16", W, "bf16"), *zip(BEST, (K, V), BEST.values(), strict=True)):
         cases = {context: case for context in contexts if (case := reader(results, name, context))}
         if not cases:
             continue
         ax.loglog(list(cases), [case["us"]["median"] for case in cases.values()], "o-", color=colour, ms=4)
         ax.loglog(list(cases), [case["floor_us"] for case in cases.values()], "--", color=colour, lw=1)
-        last = max(cases)
-        at = (last, cases[last]["us"]["median"])
-        ax.annotate(words, at, xytext=(8, 0), textcoords="offset points", va="center", color=colour, fontsize=9)
+        ends.append((max(cases), cases[max(cases)]["us"]["median"], words, colour))
     low, high = ax.get_ylim()
     marks = [us for us in (1, 2, 5, 10, 20, 50, 100, 200) if low <= us <= high]
     ax.set_yticks(marks, labels=[f"{us:g}" for us in marks])
@@ -113,6 +112,7 @@ def _readers(results: Results) -> str:
         ax.set(xlim=(min(contexts) * 0.75, max(contexts) * 2.6))
     ax.set(xlabel="tokens of context, cold; dashed: the floor", ylabel="µs")
     ax.minorticks_off()
+    name_lines(ax, ends)
     return svg(fig)
 
 

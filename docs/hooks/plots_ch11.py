@@ -11,7 +11,7 @@ from chapters.ch11_generator.end_to_end.tables import by_prompt, prompts_of
 from chapters.ch11_generator.end_to_end.work import floor_tok_s
 from docs.hooks import tables_ch11
 from docs.hooks.operator_tables import Results
-from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
+from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, name_lines, svg
 
 __all__ = ["counted", "plots", "texts"]
 
@@ -25,7 +25,6 @@ _LINES = {
     "vllm_operators": ("vLLM’s operators, one graph", Q, "o-"),
     "vllm_engine": ("vLLM’s engine", Q, "o:"),
 }
-_POINTS = 11  # from one name at the right to the next
 
 
 def texts(results: Results) -> dict[str, str]:
@@ -108,13 +107,5 @@ def _decode(results: Results) -> str:
     marks = [n for n in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= n <= high]
     ax.set_yticks(marks, labels=[f"{n:,}" for n in marks])
     ax.set_xlabel("tokens of the prompt, batch 1, bfloat16", loc="left")
-    fig.draw_without_rendering()
-    below = float("-inf")
-    for tok_s, words, colour in sorted(ends):
-        points = float(ax.transData.transform((max(prompts), tok_s))[1]) * 72 / fig.dpi
-        below = max(points, below + _POINTS)
-        ax.annotate(
-            words, (max(prompts), tok_s), xytext=(7, below - points), textcoords="offset points", va="center",
-            color=colour, fontsize=9,
-        )  # fmt: skip
+    name_lines(ax, ((max(prompts), *end) for end in sorted(ends)))
     return svg(fig)
