@@ -75,6 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         with progress(len(requests) * (len(chosen) + 1)) as begin:
             for request in requests:
                 measurement.run(request, chosen, begin)
+                _saved(options, report, _results(options, subject, measurement))
     except WrongAnswer as error:
         print(f"wrong answer, nothing is reported: {error}", file=sys.stderr)
         return 1
@@ -161,17 +162,24 @@ def _results(options: argparse.Namespace, subject: Subject, measurement: Measure
     }
 
 
-def _reported(options: argparse.Namespace, report: Report, results: dict[str, Any]) -> int:
-    report.print()
+def _saved(options: argparse.Namespace, report: Report, results: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """Writes what was measured so far, beside what the file holds: a run that is cut short loses one prompt at most."""
     path = results_path(report, options.output)
     results, sentence = merged(path, results)
     if sentence:
         print(sentence, file=sys.stderr)
+    if path:
+        save_json(results, path)
+    return results, path
+
+
+def _reported(options: argparse.Namespace, report: Report, results: dict[str, Any]) -> int:
+    report.print()
+    results, path = _saved(options, report, results)
     print_figures(results)
     if options.device.type == "cuda":
         print_verdicts(judge(results), f"{results['end_to_end']['model']['name']}, bfloat16, batch 1")
     if path:
-        save_json(results, path)
         print(f"wrote {path}")
     return 0
 

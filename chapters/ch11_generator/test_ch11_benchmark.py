@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,25 @@ def test_a_small_run_times_whole_requests_and_decoding_side_by_side(tmp_path: Pa
     assert extra["memory"] == [], "there is no GPU to ask"
     assert extra["runs"][0]["only"] == ["paged", "transformers"]
     assert data["provenance"]["transformers"]
+
+
+def test_a_run_that_is_cut_short_keeps_the_prompts_it_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Measurement.run
+
+    def until_the_last(self: Measurement, request: Request, *rest: Any) -> None:
+        if len(request.prompt) == 7:
+            raise KeyboardInterrupt
+        whole(self, request, *rest)
+
+    monkeypatch.setattr(Measurement, "run", until_the_last)
+    output = tmp_path / "results.json"
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.main([*SMALL, "--contexts", "5", "6", "7", "--only", "reference", "--output", str(output)])
+    data = json.loads(output.read_text())
+    assert {case["shape"]["prompt"] for case in data["cases"]} == {5, 6}
+    assert len(data["end_to_end"]["runs"]) == 1
 
 
 @pytest.mark.parametrize(
