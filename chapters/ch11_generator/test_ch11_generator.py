@@ -162,6 +162,11 @@ def test_auto_takes_the_kernels_where_they_run(monkeypatch: pytest.MonkeyPatch) 
     assert choose_backend("auto", gpu, bf16, 128) == ("reference", "The CUDA kernels are not used: nvcc is not there.")
 
 
+def test_a_switch_of_the_kernels_chooses_them() -> None:
+    assert Generator("tiny", device="cpu", stages=Stages(kv_cache="fp8")).backend == "kernels"
+    assert Generator("tiny", device="cpu", stages=Stages()).backend == "reference"
+
+
 def test_a_model_that_the_kernels_cannot_run_is_a_sentence(endless_dir: Path) -> None:
     with pytest.raises(ModelError, match=r"^head_dim of the model is 32; the kernels of chapter 4 take 128\.$"):
         Generator(endless_dir, "cpu", backend="paged")
