@@ -39,7 +39,10 @@ BAD = [
         ["--kv-cache", "fp8", "--attention", "split"],
         "--kv-cache is fp8 and --attention 'split'; a quantised cache has one attention, its own",
     ),
-    (["--kernels", "off", "--kv-cache", "fp8"], "--kv-cache is a switch of the backend kernels, and the backend is ref"),
+    (
+        ["--kernels", "off", "--kv-cache", "fp8"],
+        "--kv-cache is a switch of the backend kernels, and the backend is ref",
+    ),
     (["--backend", "paged", "--kv-cache", "fp4"], "--kv-cache is a switch of the backend kernels"),
     (["--backend", "reference", "--attention", "split"], "--attention is a switch of the backend kernels"),
     (["--kernels", "on", "--attention", "slow"], "attention is 'slow'; it must be one of fused, "),
