@@ -65,7 +65,7 @@ class Generator:
         model: `auto` (Qwen/Qwen3-0.6B from the cache or the hub, else the tiny model), `tiny`, a hub id, a directory.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:N`.
         dtype: `auto` (bfloat16; see `placement.choose_dtype`), `float32`, `bfloat16`, `float16`.
-        backend: `auto` (the kernels on a GPU, and where `stages` sets a switch of theirs; else the reference), or a name
+        backend: `auto` (the kernels on a GPU, and where `stages` sets a switch of theirs; else the reference) or one
             of `backends.BACKENDS`.
         stages: switches of the backend `kernels`.
         report: is called with one sentence before a download begins, and when a stage cannot be used.

@@ -41,7 +41,7 @@ BAD = [
     ),
     (
         ["--kernels", "off", "--kv-cache", "fp8"],
-        "--kv-cache is a switch of the backend kernels, and the backend is ref",
+        "--kv-cache is a switch of the backend kernels, and the backend is",
     ),
     (["--backend", "paged", "--kv-cache", "fp4"], "--kv-cache is a switch of the backend kernels"),
     (["--backend", "reference", "--attention", "split"], "--attention is a switch of the backend kernels"),
