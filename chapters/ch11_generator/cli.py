@@ -58,7 +58,7 @@ Model = Annotated[
 Device = Annotated[str, _option("--device", text="auto, cpu, cuda, cuda:N.", metavar="DEVICE")]
 Dtype = Annotated[str, _option("--dtype", text="auto (bfloat16), float32, bfloat16, float16.", metavar="DTYPE")]
 BackendName = Annotated[
-    str, _option("--backend", text="auto (kernels on a GPU or with a switch), reference, paged, kernels.", metavar="NAME")
+    str, _option("--backend", text="auto (kernels on a GPU), reference, paged, kernels.", metavar="NAME")
 ]
 Kernels = Annotated[
     str | None, _option("--kernels", text="off: PyTorch's operations alone.", metavar="on|off", panel=_STAGES)
