@@ -36,7 +36,7 @@ endif
 # took 16 to 44 ms instead of 5.8 ms on a busy machine), and a quiet machine is no slower for it.
 export OMP_WAIT_POLICY ?= passive
 
-COMMANDS := help setup generate chat drop-in quality-gate bench-e2e test test-chapter bench-chapter notebook-chapter \
+COMMANDS := help setup generate chat drop-in quality-gate cache-gate bench-e2e test test-chapter bench-chapter notebook-chapter \
             exercise lab docs docs-serve doctor lint clean
 .PHONY: $(COMMANDS)
 
@@ -81,6 +81,10 @@ drop-in: ##  | our operators in a Hugging Face model, checked, timed: MODEL=tiny
 quality-gate: ##  | whether int8 weights change a model's answers: MODEL=tiny ARGS="--layers all"
 	@$(call ready,base,torch tokenizers rich)
 	@$(PY) -m chapters.ch08_w8a16_head.quality_gate $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
+
+cache-gate: ##  | whether an FP8 or FP4 KV cache does: MODEL=tiny ARGS="--kv-cache nvfp4"
+	@$(call ready,base,torch tokenizers rich)
+	@$(PY) -m chapters.ch10_quantized_kv.cache_gate $(if $(TYPED_MODEL),--model="$$TYPED_MODEL") $(value ARGS)
 
 bench-e2e: ##  | time whole requests beside other engines: MODEL=... ARGS="--contexts 128"
 	@$(call ready,full,torch transformers rich)

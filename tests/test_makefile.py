@@ -18,6 +18,7 @@ COMMANDS = [
         "chat",
         "drop-in",
         "quality-gate",
+        "cache-gate",
         "bench-e2e",
         "test",
         "test-chapter",
@@ -136,6 +137,14 @@ def test_quality_gate_takes_a_model_and_options(project: Project) -> None:
     assert project.run("quality-gate") == [call]
     assert project.run("quality-gate", "MODEL=a b/c", "ARGS=--layers all --prompts 'my texts.json'") == [
         [*call, "--model=a b/c", "--layers", "all", "--prompts", "my texts.json"]
+    ]
+
+
+def test_cache_gate_takes_a_model_and_options(project: Project) -> None:
+    call = ["-m", "chapters.ch10_quantized_kv.cache_gate"]
+    assert project.run("cache-gate") == [call]
+    assert project.run("cache-gate", "MODEL=a b/c", "ARGS=--kv-cache nvfp4 --prompts 'my texts.json'") == [
+        [*call, "--model=a b/c", "--kv-cache", "nvfp4", "--prompts", "my texts.json"]
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command: `python -m chapters.ch10_quantized_kv.cache_gate`.
+"""The command `make cache-gate`, which is `python -m chapters.ch10_quantized_kv.cache_gate`.
 
 Exit codes: 0 passed, 1 not passed, 2 could not be judged, 130 Ctrl-C. Whatever goes wrong, it is not 0.
 """
@@ -23,7 +23,7 @@ from qwen3_ref.hub import resolve_model
 from qwen_cuda.benchmarking import choose_device, progress, provenance, save_json
 from qwen_cuda.loading import load_operators
 
-NAME = "python -m chapters.ch10_quantized_kv.cache_gate"
+NAME = "make cache-gate"
 
 
 def parser() -> argparse.ArgumentParser:
