@@ -13,7 +13,8 @@ from qwen3_ref.cost import kv_bytes_per_token
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
 
 PLAIN = "bf16"  # numbers as the model computes them, in 16 bits
-CASTS = {"fp8": CastArgs("e4m3", 32, "ue8m0"), "fp4": CastArgs("e2m1", 16, "e4m3")}
+FP8, NVFP4, MXFP4 = CastArgs("e4m3", 32, "ue8m0"), CastArgs("e2m1", 16, "e4m3"), CastArgs("e2m1", 32, "ue8m0")
+CASTS = {"fp8": FP8, "fp4": NVFP4}
 KV_CACHES = (PLAIN, *CASTS)
 HADAMARD_SCALE = 128**-0.5  # of the orthogonal transform that keys go through before they are quantised
 
@@ -26,8 +27,12 @@ def cache_format(name: str, config: Qwen3Config, block_size: int = 16) -> KVCach
     """
     if name not in CASTS:
         raise ValueError(f"the format of the cache is {name!r}; it must be one of {', '.join(CASTS)}.")
-    heads = config.num_key_value_heads
-    return KVCacheFormat(CASTS[name], config.head_dim, heads, block_size, layout="block_wide")
+    return block_wide(CASTS[name], config, block_size)
+
+
+def block_wide(cast: CastArgs, config: Qwen3Config, block_size: int = 16) -> KVCacheFormat:
+    """Of one layer's keys, and of its values."""
+    return KVCacheFormat(cast, config.head_dim, config.num_key_value_heads, block_size, layout="block_wide")
 
 
 def cache_bytes_per_token(config: Qwen3Config, name: str) -> float:
@@ -37,7 +42,11 @@ def cache_bytes_per_token(config: Qwen3Config, name: str) -> float:
     """
     if name == PLAIN:
         return kv_bytes_per_token(config)
-    form = cache_format(name, config)
+    return format_bytes_per_token(cache_format(name, config), config)
+
+
+def format_bytes_per_token(form: KVCacheFormat, config: Qwen3Config) -> float:
+    """The same for a format."""
     return 2 * config.num_hidden_layers * form.block_bytes / form.block_size
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from chapters.ch10_quantized_kv.cache_formats import FP8, NVFP4
 from qwen3_ref import functional
 from qwen3_ref.kv_quantization import dequantize_groups, hadamard_transform, quantize_groups
 from qwen_cuda.benchmarking import Operands, Variant, Work
 from qwen_cuda.building import Library
-from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
+from qwen_cuda.kv_cache_format import KVCacheFormat
 from qwen_cuda.loading import using
 from qwen_cuda.operators import (
     HadamardArgs,
@@ -35,11 +36,9 @@ EPS, THETA, SCALE = 1e-6, 1e6, 128**-0.5
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 128, 16
 LEAST_POSITIONS = 4096  # rows of cos_sin: one that fits into a cache whole would be no table of a model
 FORMATS = {
-    "fp8": KVCacheFormat(CastArgs("e4m3", 32, "ue8m0"), heads=KV_HEADS, block_size=BLOCK_SIZE),
-    "fp8_sections": KVCacheFormat(
-        CastArgs("e4m3", 32, "ue8m0"), heads=KV_HEADS, block_size=BLOCK_SIZE, layout="block_wide"
-    ),
-    "nvfp4": KVCacheFormat(CastArgs("e2m1", 16, "e4m3"), heads=KV_HEADS, block_size=BLOCK_SIZE),
+    "fp8": KVCacheFormat(FP8, heads=KV_HEADS, block_size=BLOCK_SIZE),
+    "fp8_sections": KVCacheFormat(FP8, heads=KV_HEADS, block_size=BLOCK_SIZE, layout="block_wide"),
+    "nvfp4": KVCacheFormat(NVFP4, heads=KV_HEADS, block_size=BLOCK_SIZE),
 }
 # The largest step between neighbouring codes, as a part of the largest number: 448 − 416, and 6 − 4.
 STEPS = {"e4m3": 1 / 14, "e2m1": 1 / 3}

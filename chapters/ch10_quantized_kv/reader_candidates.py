@@ -18,20 +18,18 @@ from chapters.ch05_grouped_attention.candidates import ULPS, Shape
 from chapters.ch06_split_attention import candidates as split
 from chapters.ch06_split_attention.candidates import LONGEST
 from chapters.ch06_split_attention.dispatch import Op, Plan, plan_for
+from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE, NVFP4
 from chapters.ch10_quantized_kv.candidates import FORMATS as WRITER_FORMATS
-from chapters.ch10_quantized_kv.candidates import SCALE as ORTHOGONAL
 from qwen3_ref.kv_quantization import dequantize_groups, hadamard_transform, quantize_groups
 from qwen3_ref.paged import paged_attention
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.benchmarking import Operands, Variant, Work
-from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
+from qwen_cuda.kv_cache_format import KVCacheFormat
 from qwen_cuda.operators import HadamardArgs, paged_attention_quantized
 
 OP = "paged_attention_quantized"
 PLAIN = "bf16"  # the format of chapter 6's caches
-FORMATS = WRITER_FORMATS | {
-    "nvfp4_sections": KVCacheFormat(CastArgs("e2m1", 16, "e4m3"), heads=8, block_size=16, layout="block_wide")
-}
+FORMATS = WRITER_FORMATS | {"nvfp4_sections": KVCacheFormat(NVFP4, heads=8, block_size=16, layout="block_wide")}
 NAMES = (PLAIN, *FORMATS)
 
 
@@ -84,7 +82,7 @@ def truth(name: str, shape: Shape, of: Operands) -> Sequence[Tensor]:
         dequantize_groups(*form.views(of[cache]), form.cast.values, form.cast.scales).double()
         for cache in ("k_cache", "v_cache")
     )
-    q = hadamard_transform(of["q"].double(), ORTHOGONAL)
+    q = hadamard_transform(of["q"].double(), HADAMARD_SCALE)
     return [paged_attention(q, k, v, of["block_table"], of["context_lens"], shape.scale)]
 
 
@@ -104,7 +102,7 @@ def by_plan(name: str, variant: str, shape: Shape, plan: Plan, device: torch.dev
 
 
 def _read(name: str, shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
-    cut, transform = (plan.partition_size, plan.partitions), HadamardArgs(ORTHOGONAL)
+    cut, transform = (plan.partition_size, plan.partitions), HadamardArgs(HADAMARD_SCALE)
     tensors = grouped.inputs(of)
     return [
         paged_attention_quantized(

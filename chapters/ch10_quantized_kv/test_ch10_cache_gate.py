@@ -14,11 +14,12 @@ from chapters.ch08_w8a16_head.quality_gate.gate import AGREEMENT, MARGIN
 from chapters.ch08_w8a16_head.quality_gate.prompts import GateError
 from chapters.ch08_w8a16_head.quality_gate.subject import Subject, load
 from chapters.ch10_quantized_kv.cache_gate import command
-from chapters.ch10_quantized_kv.cache_gate.caches import FORMATS, CacheKind, QuantizedKVCache, plain_bytes
+from chapters.ch10_quantized_kv.cache_gate.caches import FORMATS, CacheKind, WrittenKVCache
 from chapters.ch10_quantized_kv.cache_gate.gate import Verdict, judge, with_cache
 from chapters.ch10_quantized_kv.cache_gate.needles import Question, Recall, drawn, questions
 from qwen3_ref.cache import KVCache
 from qwen3_ref.config import Qwen3Config
+from qwen3_ref.cost import kv_bytes_per_token
 from qwen3_ref.hub import resolve_model
 from qwen3_ref.kv_quantization import dequantize_groups, hadamard_transform, quantize_groups
 
@@ -109,7 +110,7 @@ def test_questions_ask_for_what_was_told_at_the_beginning(tiny: Subject, asked: 
 def test_the_model_reads_what_the_bytes_stand_for(kind: CacheKind, tiny: Subject) -> None:
     """In two passes, of which the second attends to what the first one left."""
     cache = kind.new_cache(tiny.config, 40, CPU)
-    assert isinstance(cache, QuantizedKVCache)
+    assert isinstance(cache, WrittenKVCache)
     plain = KVCache(tiny.config, 1, 40, torch.float32)
     generator = torch.Generator().manual_seed(1)
     cast, transform = FORMATS[kind.format], 128**-0.5
@@ -146,7 +147,7 @@ def test_one_pass_and_token_by_token_give_the_same_logits(tiny: Subject) -> None
 
 
 def test_bytes_of_a_token_are_those_of_its_pages(tiny: Subject) -> None:
-    shares = {name: CacheKind(name).token_bytes(tiny.config) / plain_bytes(tiny.config) for name in FORMATS}
+    shares = {name: CacheKind(name).token_bytes(tiny.config) / kv_bytes_per_token(tiny.config) for name in FORMATS}
     assert shares == {"fp8": 132 / 256, "nvfp4": 72 / 256, "mxfp4": 68 / 256}
 
 

@@ -127,16 +127,21 @@ def check_backend(name: str, argument: str = "backend") -> str:
     return name
 
 
-def choose_backend(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, str | None]:
+def choose_backend(
+    name: str, device: torch.device, dtype: torch.dtype, head_dim: int, stages: Stages | None = None
+) -> tuple[str, str | None]:
     """The backend for `name`, and a sentence where `auto` could not take the kernels on a GPU.
 
-    On a CPU `auto` is `reference`: the kernels' C++ twins are there to be right.
+    On a CPU `auto` is `reference`: the kernels' C++ twins are there to be right. Who sets a switch of the kernels in
+    `stages` gets them.
 
     Raises:
         ArgumentError: there is none of that name.
     """
     if check_backend(name) != "auto":
         return name, None
+    if stages not in (None, Stages()):
+        return "kernels", None
     if device.type != "cuda":
         return "reference", None
     from qwen_cuda.building import BuildError, toolchain

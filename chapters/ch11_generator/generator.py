@@ -94,8 +94,6 @@ class Generator:
         progress: bool = True,
     ) -> None:
         check_backend(backend)
-        if backend == "auto" and stages not in (None, Stages()):
-            backend = "kernels"  # who sets a switch of theirs wants them
         torch_device = choose_device(device)
         torch_dtype = choose_dtype(dtype, torch_device)
         self.device, self.dtype = str(torch_device), str(torch_dtype).removeprefix("torch.")
@@ -110,7 +108,7 @@ class Generator:
             self._check_vocabulary()
             self.default_sampling = default_sampling(directory / "generation_config.json")
             place = Place(directory, torch_device, torch_dtype, stages or Stages(), report)
-            self.backend, why = choose_backend(backend, torch_device, torch_dtype, self.config.head_dim)
+            self.backend, why = choose_backend(backend, torch_device, torch_dtype, self.config.head_dim, place.stages)
             if why is not None and report is not None:
                 report(why)
             self._make_engine = BACKENDS[self.backend](place)

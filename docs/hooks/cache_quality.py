@@ -11,6 +11,7 @@ from typing import Any
 
 from docs.hooks import measured
 from docs.hooks.operator_tables import Results, table
+from docs.hooks.quality_gate import choices, errors
 
 NAME = "ch10_quality"
 _NOTHING = (
@@ -54,13 +55,10 @@ rules, {criteria["agreement"]:.0%} of choices and no wide flip, and with {criter
 
 
 def _figures(arm: dict[str, Any]) -> list[str]:
-    error, recall = arm["logit_error"], arm["recall"]
-    low, high = arm["agreement_interval"]
+    recall = arm["recall"]
     return [
-        f"{arm['flips']} of {arm['tokens']:,}",
-        f"{arm['agreement']:.2%} ({low:.1%} to {high:.1%})",
-        f"{error['mean']:.2g}, {error['max']:.2g}",
-        f"{arm['kl_nats']['mean']:.1e}",
+        *choices(arm),
+        *errors(arm),
         f"{arm['perplexity']['change']:+.2%}",
         f"{recall['found']} of {recall['asked']}",
     ]

@@ -107,5 +107,5 @@ def _decode(results: Results) -> str:
     marks = [n for n in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= n <= high]
     ax.set_yticks(marks, labels=[f"{n:,}" for n in marks])
     ax.set_xlabel("tokens of the prompt, batch 1, bfloat16", loc="left")
-    name_lines(ax, ((max(prompts), *end) for end in sorted(ends)))
+    name_lines(ax, ((max(prompts), *end) for end in ends))
     return svg(fig)

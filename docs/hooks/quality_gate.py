@@ -45,14 +45,12 @@ def _quality(judged: list[Results], number: int) -> str:
         model, quantized = results["model"]["name"], results["quantized"]
         for arm in (results["rounding"], quantized):
             margins = [flip["margin"] for flip in arm.get("flipped", [])]
-            low, high = arm["agreement_interval"]
             verdict = ("passed" if results["passed"] else "**not passed**") if arm is quantized else ""
             line = [
                 f"{model}: {arm['name']}",
-                f"{arm['flips']} of {arm['tokens']:,}",
-                f"{arm['agreement']:.2%} ({low:.1%} to {high:.1%})",
+                *choices(arm),
                 f"{max(margins):.2g}" if margins else "–",
-                *_errors(arm),
+                *errors(arm),
                 f"{arm['perplexity']['change']:+.2%}",
                 verdict,
             ]
@@ -77,7 +75,7 @@ def _variants(judged: list[Results], number: int) -> str:
             f"{arm['bytes'] / 2**20:,.1f} MiB",
             f"{arm['bytes'] / arm['bf16_bytes']:.3f}",
             f"{arm['weight_error']:.2%}",
-            *_errors(arm),
+            *errors(arm),
             str(arm["flips"]),
         ]
         for results in judged
@@ -98,7 +96,14 @@ def _variants(judged: list[Results], number: int) -> str:
 """
 
 
-def _errors(arm: Results) -> tuple[str, str]:
+def choices(arm: Results) -> tuple[str, str]:
+    """Cells: tokens chosen otherwise, and the share of the others with its interval."""
+    low, high = arm["agreement_interval"]
+    return f"{arm['flips']} of {arm['tokens']:,}", f"{arm['agreement']:.2%} ({low:.1%} to {high:.1%})"
+
+
+def errors(arm: Results) -> tuple[str, str]:
+    """Cells: error of a logit, mean and largest, and the mean KL."""
     error = arm["logit_error"]
     return f"{error['mean']:.2g}, {error['max']:.2g}", f"{arm['kl_nats']['mean']:.1e}"
 

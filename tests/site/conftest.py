@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from qwen_cuda.doctor.probes import chromium
+from tests.site.invented import tree_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -45,6 +46,12 @@ _FLAGS = [
 NO_BROWSER = (
     "the tests of the site need Chromium and found none: run `sudo apt-get install chromium`, or install Google Chrome."
 )
+
+
+@pytest.fixture
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A repository with the lesson alone that the module's CHAPTER names."""
+    return tree_of(tmp_path, request.module.CHAPTER)
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

@@ -11,7 +11,7 @@ import pytest
 from docs.hooks import plots_ch01, results
 from qwen3_ref import QWEN3_0_6B
 from qwen3_ref.cost import PhaseCost, decode_cost, prefill_cost
-from tests.site.invented import check_drawings, put, results_of, tree_of
+from tests.site.invented import check_drawings, put, results_of
 
 CHAPTER = "ch01_math_reference"
 
@@ -45,12 +45,6 @@ def invented_results() -> dict[str, Any]:
             rate = {"p10": 90.0, "median": 100.0, "p90": 110.0}
             cases.append({"op": "generate", "variant": variant, "step": step, "shape": shape, "tok_s": rate})
     return results_of(CHAPTER, cases, read_gbps=1000.0, copy_gbps=900.0, matmul_tflops={"bfloat16": 100.0})
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with the lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_what_the_repository_holds_is_current() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from docs.hooks import ROOT, plots_ch03, results
 from docs.hooks.operator_tables import time_of
 from tests.site.invented import (
@@ -23,7 +21,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch03_swiglu"
@@ -119,12 +116,6 @@ def test_results_of_chapter_3_with_gaps_can_be_shown() -> None:
     assert "hf_rounding" not in texts["peers"]
     assert "| not measured |" in texts["targets"]
     check_pictures(plots_ch03.plots(invented(alone)))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_3_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

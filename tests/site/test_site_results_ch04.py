@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from docs.hooks import ROOT, plots_ch04, profiles, results
 from docs.hooks.operator_tables import time_of
 from tests.site.invented import (
@@ -25,7 +23,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER, OP = "ch04_paged_kv", "qk_norm_rope_cache_write"
@@ -144,12 +141,6 @@ def test_tuning_of_tokens_has_a_column_for_each_number(tmp_path: Path) -> None:
     assert row_of(text, "tokens") == ["tokens", "1", "128"]
     assert row_of(text, "as it is") == ["as it is", "**0.75**", "**0.75**"]
     assert row_of(text, "8 lanes a head")[1] == "1.50"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_4_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

@@ -25,7 +25,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch05_grouped_attention"
@@ -149,12 +148,6 @@ def test_results_of_chapter_5_with_gaps_can_be_shown() -> None:
     alone = plots_ch05.texts(invented([c for c in all_cases() if c["variant"] == "ours" and c["step"] is None]))
     assert "vLLM v1" not in row_of(alone["peers"], "sequences")
     assert "v1" not in alone["ladder"].replace("kernels/cuda", "").partition("*Table")[0]
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_5_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

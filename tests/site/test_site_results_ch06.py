@@ -25,7 +25,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch06_split_attention"
@@ -193,12 +192,6 @@ def test_results_of_chapter_6_with_gaps_can_be_shown() -> None:
     check_pictures(plots_ch06.plots(invented(alone)))
     quick = [c for c in alone if c["shape"]["context"] in (128, 1024)]
     assert "At\n1,024 tokens it takes" in plots_ch06.texts(invented(quick))["question"]
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_6_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from chapters.ch08_w8a16_head.benchmark import BATCHES, SIZES
 from chapters.ch08_w8a16_head.candidates import Op, Shape, work
 from docs.hooks import ROOT, plots_ch08, results
@@ -25,7 +23,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch08_w8a16_head"
@@ -141,12 +138,6 @@ def test_results_of_chapter_8_with_gaps_can_be_shown() -> None:
     assert row_of(texts["models"], "Qwen3-0.6B, 1,024 columns, 1 row")[-1] == "–"
     assert "| not measured |" in texts["targets"]
     check_pictures(plots_ch08.plots(invented(alone)))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_8_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from chapters.ch09_graph_capture.benchmark import CONTEXTS, ROWS
 from chapters.ch09_graph_capture.targets import OP
 from docs.hooks import ROOT, plots_ch09, results, timeline_ch09
@@ -25,7 +23,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch09_graph_capture"
@@ -55,12 +52,6 @@ def recorded() -> dict[str, Any]:
     over = {"launches": [[0.0, 4.0]], "kernels": [["a", 5.0, 10.0], ["b", 8.0, 13.0]]}
     return {"schema": 1, "chapter": "ch09_timeline", "provenance": dict(GPU), "context": 1024,
             "timelines": {"v1": apart, "v4": over}}  # fmt: skip
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_9_figures_are_the_same_bytes_and_all_are_shown(tree: Path) -> None:

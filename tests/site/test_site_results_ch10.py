@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from chapters.ch10_quantized_kv.candidates import work
 from docs.hooks import ROOT, cache_quality, plots_ch10, profiles, results
 from docs.hooks.operator_tables import time_of
@@ -26,7 +24,6 @@ from tests.site.invented import (
     row_of,
     shown,
     timed,
-    tree_of,
 )
 
 CHAPTER = "ch10_quantized_kv"
@@ -187,12 +184,6 @@ def test_results_of_chapter_10_with_gaps_can_be_shown() -> None:
         texts = plots_ch10.texts(invented(alone))
         assert "not measured" in texts["targets"]
         check_pictures(plots_ch10.plots(invented(alone)))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with this lesson alone."""
-    return tree_of(tmp_path, CHAPTER)
 
 
 def test_chapter_10_without_results_says_how_to_get_them_and_then_is_filled(tree: Path) -> None:

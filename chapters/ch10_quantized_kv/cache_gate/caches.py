@@ -7,19 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from chapters.ch10_quantized_kv.cache_formats import (
+    FP8,
+    HADAMARD_SCALE,
+    MXFP4,
+    NVFP4,
+    block_wide,
+    format_bytes_per_token,
+)
 from qwen3_ref.cache import KVCache
 from qwen3_ref.config import Qwen3Config
 from qwen3_ref.kv_quantization import hadamard_transform
-from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
+from qwen_cuda.kv_cache_format import KVCacheFormat
 from qwen_cuda.operators import HadamardArgs, KVCacheOut, load_kv, norm_rope_hadamard_quant_store
 
-ORTHOGONAL = 128**-0.5
-BLOCK_SIZE = 16
-FORMATS = {
-    "fp8": CastArgs("e4m3", 32, "ue8m0"),
-    "nvfp4": CastArgs("e2m1", 16, "e4m3"),
-    "mxfp4": CastArgs("e2m1", 32, "ue8m0"),
-}
+FORMATS = {"fp8": FP8, "nvfp4": NVFP4, "mxfp4": MXFP4}
 
 
 @dataclass(frozen=True)
@@ -35,25 +37,18 @@ class CacheKind:
 
     def form(self, config: Qwen3Config) -> KVCacheFormat:
         """Of one layer's keys, and of its values."""
-        return KVCacheFormat(
-            FORMATS[self.format], config.head_dim, config.num_key_value_heads, BLOCK_SIZE, "block_wide"
-        )
+        return block_wide(FORMATS[self.format], config)
 
     def token_bytes(self, config: Qwen3Config) -> float:
         """Of a token in a cache of all layers, keys and values."""
-        return 2 * config.num_hidden_layers * self.form(config).block_bytes / BLOCK_SIZE
+        return format_bytes_per_token(self.form(config), config)
 
     def new_cache(self, config: Qwen3Config, max_len: int, device: torch.device) -> KVCache:
         """For one sequence of the fp32 model."""
-        return QuantizedKVCache(config, max_len, self.form(config), self.hadamard, device)
+        return WrittenKVCache(config, max_len, self.form(config), self.hadamard, device)
 
 
-def plain_bytes(config: Qwen3Config) -> int:
-    """Of a token in a bf16 cache of all layers, keys and values."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2
-
-
-class QuantizedKVCache(KVCache):
+class WrittenKVCache(KVCache):
     """A cache of the fp32 model for one sequence that gives back what its codes stand for.
 
     Keys and values are rounded to bfloat16, as an engine has them, and written by `norm_rope_hadamard_quant_store` into
@@ -66,7 +61,7 @@ class QuantizedKVCache(KVCache):
     ) -> None:
         super().__init__(config, 1, max_len, torch.float32, device)
         blocks = -(-max_len // form.block_size)
-        self.form, self.hadamard = form, HadamardArgs(ORTHOGONAL) if hadamard else None
+        self.form, self.hadamard = form, HadamardArgs(HADAMARD_SCALE) if hadamard else None
         self.pages = [(form.new(blocks, device), form.new(blocks, device)) for _ in range(config.num_hidden_layers)]
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

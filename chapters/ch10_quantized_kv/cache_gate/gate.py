@@ -13,8 +13,9 @@ from chapters.ch08_w8a16_head.quality_gate.agreement import Distance, judged_log
 from chapters.ch08_w8a16_head.quality_gate.gate import AGREEMENT, MARGIN, refuse_untrained
 from chapters.ch08_w8a16_head.quality_gate.prompts import CONTEXT, LEAST_TEXTS, LEAST_TOKENS
 from chapters.ch08_w8a16_head.quality_gate.subject import Subject
-from chapters.ch10_quantized_kv.cache_gate.caches import FORMATS, CacheKind, plain_bytes
+from chapters.ch10_quantized_kv.cache_gate.caches import FORMATS, CacheKind
 from chapters.ch10_quantized_kv.cache_gate.needles import Question, Recall, answers
+from qwen3_ref.cost import kv_bytes_per_token
 from qwen3_ref.model import Qwen3
 
 RECALL = 0.95
@@ -74,7 +75,7 @@ class Verdict:
             "model": {
                 "name": self.subject.name,
                 "layers": config.num_hidden_layers,
-                "bf16_bytes": plain_bytes(config),
+                "bf16_bytes": kv_bytes_per_token(config),
             },
             "texts": {
                 "file": texts.name,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from chapters.ch10_quantized_kv.cache_gate.caches import plain_bytes
+from chapters.ch08_w8a16_head.quality_gate.tables import figures_table, print_flips, print_outcome
 from chapters.ch10_quantized_kv.cache_gate.gate import Arm, Verdict
+from qwen3_ref.cost import kv_bytes_per_token
 
 _HEADS = (
     "bytes a token",
@@ -33,29 +32,19 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         f"{escape(subject.texts.name)}, {judged.distance.tokens // texts} tokens each; |Δ| is of logits, KL in"
     )
     console.print(f"nats a token; answers told {min(lengths)} to {max(lengths)} tokens before the end\n")
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("cache", no_wrap=True)
-    for head in _HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = figures_table("cache", *_HEADS)
     for arm in (verdict.rounding, *verdict.caches):
         table.add_row(arm.name, *_cells(verdict, arm))
     console.print(table)
-    tokenizer = subject.tokenizer
-    for flip in judged.distance.flips:
-        expected, chosen = (repr(tokenizer.token(token)) for token in (flip.expected, flip.chosen))
-        line = f"text {flip.text + 1}, token {flip.place}: {chosen} instead of {expected}, margin {flip.margin:.3g}"
-        console.print(escape(line))
+    print_flips(console, subject, judged.distance)
     for question in judged.recall.lost:
         console.print(escape(f"not found: {question}"))
-    for sentence in judged.complaints:
-        console.print(f"[red]not passed[/red] {escape(judged.name)}: {escape(sentence)}")
-    if verdict.passed:
-        console.print(f"[green]passed[/green] {escape(judged.name)}: this model, on these texts.")
+    print_outcome(console, judged.name, judged.complaints)
 
 
 def _cells(verdict: Verdict, arm: Arm) -> tuple[str, ...]:
     config, distance = verdict.subject.config, arm.distance
-    plain = plain_bytes(config)
+    plain = kv_bytes_per_token(config)
     nbytes = plain if arm.kind is None else arm.kind.token_bytes(config)
     margins = [flip.margin for flip in distance.flips]
     return (

@@ -12,16 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+from chapters.ch10_quantized_kv.cache_formats import FP8, MXFP4, NVFP4
 from qwen3_ref import QWEN3_0_6B, cost
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat, Layout
 
 FILE = Path(__file__).with_name("cache_layouts.json")
 BLOCK_SIZE, KV_HEADS, HEAD_DIM = 16, QWEN3_0_6B.num_key_value_heads, QWEN3_0_6B.head_dim
 CASTS = {
-    "FP8": CastArgs("e4m3", 32, "ue8m0"),
+    "FP8": FP8,
     "FP8, one scale": CastArgs("e4m3", 128, "float32"),
-    "NVFP4": CastArgs("e2m1", 16, "e4m3"),
-    "MXFP4": CastArgs("e2m1", 32, "ue8m0"),
+    "NVFP4": NVFP4,
+    "MXFP4": MXFP4,
 }
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from chapters.ch08_w8a16_head.quality_gate.subject import Subject, load
+from chapters.ch10_quantized_kv.cache_formats import FP8, HADAMARD_SCALE, MXFP4, NVFP4
 from qwen3_ref import functional
 from qwen3_ref.hub import TINY_DIR, resolve_model
 from qwen3_ref.kv_quantization import dequantize_groups, hadamard_transform, quantize_groups
@@ -26,12 +27,8 @@ from qwen_cuda.kv_cache_format import CastArgs
 FILE = Path(__file__).with_name("outliers.json")
 TEXTS, TOKENS = 12, 64  # of the quality gate's held-out stories
 SHOWN_LAYER = 1  # whose keys have the largest outliers
-CASTS = {
-    "FP8": CastArgs("e4m3", 32, "ue8m0"),
-    "NVFP4": CastArgs("e2m1", 16, "e4m3"),
-    "MXFP4": CastArgs("e2m1", 32, "ue8m0"),
-}
-turned = partial(hadamard_transform, scale=128**-0.5)
+CASTS = {"FP8": FP8, "NVFP4": NVFP4, "MXFP4": MXFP4}
+turned = partial(hadamard_transform, scale=HADAMARD_SCALE)
 
 
 def subject() -> Subject:
