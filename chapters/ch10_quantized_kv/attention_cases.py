@@ -19,7 +19,7 @@ from chapters.ch05_grouped_attention.paged_cases import (
 from chapters.ch06_split_attention.split_cases import Cut, layout_of, merges, used_workspace
 from qwen3_ref.kv_quantization import decode_scales, hadamard_transform, quantize_groups
 from qwen3_ref.narrow_floats import decode_e2m1, decode_e4m3, unpack_pairs
-from qwen3_ref.paged import context_of, gather
+from qwen3_ref.paged import context_of, gather, paged_attention
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat, Layout
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.cases import case
@@ -61,7 +61,9 @@ class QuantizedCase:
 
         Let u = 2^-24. Scales add a rounding to each lane's part of a score and to each weight: u S and u. The
         transform has seven stages and a product, each √2 or 1 times an orthogonal map that errs by u in the 2-norm: the
-        score by 8 u |scale| ‖q‖ ‖k‖ (Cauchy and Schwarz). Numerator and denominator have them both.
+        score by 8 u |scale| ‖q‖ ‖k‖ (Cauchy and Schwarz). Numerator and denominator have them both. A weight times its
+        scale is two halves in units of which the largest of them has at least 2^8: right within 2^-23 of itself, or
+        2^-25 units. A group's largest number has at least half of the largest code.
         """
         exact = self.exact
         errors = relative_errors(exact)
@@ -70,8 +72,13 @@ class QuantizedCase:
             k = gather(exact.k_cache, table[s], 0, context_of(exact.context_lens, s, table, size))[0]
             if k.shape[1]:
                 norms = exact.q[s].norm(dim=-1) * k.norm(dim=-1).amax(-1).repeat_interleave(exact.heads.group)
-                errors[s] += 2 * ((9 if self.hadamard_scale else 1) * abs(exact.scale) * norms + 1) * _UNIT
-        return truth_and_bound(exact, errors)
+                errors[s] += 2 * ((9 if self.hadamard_scale else 1) * abs(exact.scale) * norms + 2) * _UNIT
+        truth, bound = truth_and_bound(exact, errors)
+        groups = exact.v_cache.abs().unflatten(-1, (-1, self.form.cast.group))
+        highest = groups.amax(-1, keepdim=True).expand_as(groups).flatten(-2)
+        most = exact.block_table.shape[1] * exact.k_cache.shape[1]
+        tokens = exact.context_lens.clamp(min=0, max=most)[:, None, None]
+        return truth, bound + paged_attention(*exact.with_(v_cache=highest).arguments) * tokens * 2.0**-32
 
 
 def dequantized(cache: Tensor, form: KVCacheFormat) -> Tensor:

@@ -139,6 +139,30 @@ def check_scores_of_any_size(backend: Backend) -> None:
         attend(backend, some.with_(q_padding=64), (64, 2))
 
 
+def with_scales(some: QuantizedCase, name: str, codes: Tensor) -> QuantizedCase:
+    """The same with other UE8M0 scales: `codes[i]` for all groups of token i of each sequence."""
+    cache, size = getattr(some, name).clone(), some.form.block_size
+    scales = some.form.views(cache)[1]
+    for table in some.plain.block_table:
+        for token, code in enumerate(codes.tolist()):
+            scales[table[token // size], token % size] = code
+    return replace(some, **{name: cache})
+
+
+def check_values_and_queries_of_any_size(backend: Backend) -> None:
+    """Values that grow and shrink by 2^60 along the context; large queries meet small keys; scores that rise."""
+    tokens = torch.arange(300)
+    for cast, group in ((FP8, 2), (MXFP4, 3)):
+        some = quantized_case((300, 300), cast, Heads(kv_heads=1, group=group), seed=8, scale=0.02)
+        grow = 127 + tokens // 16 * 7 - 60
+        for codes in (grow, grow.flip(0), 127 + tokens * 37 % 120 - 60):
+            attend(backend, with_scales(some, "v_cache", codes), (304, 1))
+        large = with_scales(some, "k_cache", torch.full((300,), 127 - 20)).with_(q=some.plain.q * 2.0**22)
+        attend(backend, large, (64, 2))
+        rising = with_scales(some.with_(scale=1.0), "k_cache", 110 + tokens // 20)
+        attend(backend, with_scales(rising, "v_cache", 187 - tokens * 2 // 5), (304, 1))
+
+
 def check_bits_do_not_depend_on_company(backend: Backend) -> None:
     """Twice, alone, elsewhere in the cache, with partitions to spare: the same bits. One partition is the whole."""
     lens, heads = (90, 7, 200), Heads(kv_heads=2, group=2)
@@ -161,17 +185,20 @@ def check_bits_do_not_depend_on_company(backend: Backend) -> None:
 
 def check_nan_stays_where_it_is(backend: Backend) -> None:
     """A NaN scale of a key spoils the heads that read it, one of a value its group, a NaN code its dimension."""
-    some = quantized_case((40, 150), FP8, Heads(kv_heads=2, group=2), seed=29)
-    clean = attend(backend, some, (16, 10))
-    for name, part, spoilt in (("k_cache", 1, 128), ("v_cache", 1, 32), ("v_cache", 0, 1)):
-        cache = getattr(some, name).clone()
-        some.form.views(cache)[part][some.plain.block_table[1, 5], 3, 1, 2] = 255
-        call = place(backend, replace(some, **{name: cache}))
-        out = call(backend, (16, 10), layout_of(some.plain, 10).new(backend.device), "auto")
-        assert int(out[1, 2:].isnan().sum()) == int(out.isnan().sum()) == 2 * spoilt
-        whole = ~out.isnan()
-        whole[1, 2:] = False
-        assert_same_bits(out[whole], clean[whole])
+    for cast in (FP8, NVFP4):
+        some = quantized_case((40, 150), cast, Heads(kv_heads=2, group=2), seed=29)
+        clean = attend(backend, some, (16, 10))
+        for name, part, spoilt in (("k_cache", 1, 128), ("v_cache", 1, cast.group), ("v_cache", 0, 1)):
+            if part == 0 and cast.values == "e2m1":
+                continue  # which has no NaN
+            cache = getattr(some, name).clone()
+            some.form.views(cache)[part][some.plain.block_table[1, 5], 3, 1, 2] = 255
+            call = place(backend, replace(some, **{name: cache}))
+            out = call(backend, (16, 10), layout_of(some.plain, 10).new(backend.device), "auto")
+            assert int(out[1, 2:].isnan().sum()) == int(out.isnan().sum()) == 2 * spoilt
+            whole = ~out.isnan()
+            whole[1, 2:] = False
+            assert_same_bits(out[whole], clean[whole])
 
 
 def check_a_workspace_serves_many(backend: Backend) -> None:
@@ -192,6 +219,7 @@ ATTENTION_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_any_cut,
     check_blocks_of_none,
     check_scores_of_any_size,
+    check_values_and_queries_of_any_size,
     check_nan_stays_where_it_is,
     check_a_workspace_serves_many,
     check_bits_do_not_depend_on_company,

@@ -30,17 +30,18 @@ PARTITION_SIZE = 128
 KERNEL, PAGES, READER, MERGE = (
     "paged_attention_quantized.cu",
     "quantized_pages.cuh",
-    "paged_attention.cuh",
+    "quantized_reader.cuh",
     "partition_merge.cuh",
 )
+ONE_AHEAD = Edit(READER, "kAhead = kTiles == 1 ? 2 : 1", "kAhead = 1")
 TWO_BLOCKS = Edit(KERNEL, "__launch_bounds__(kAttentionThreads)", "__launch_bounds__(kAttentionThreads, 2)")
 
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "1 turn ahead": constant(PAGES, "kAhead", 1),
-    "1 turn ahead, two blocks an SM": (*constant(PAGES, "kAhead", 1), TWO_BLOCKS),
-    "1 turn ahead of 8 tokens of a stream": (*constant(PAGES, "kAhead", 1), *constant(READER, "kRun", 8)),
-    "8 dimensions a lane": constant(READER, "kDims", 8),
-    "8 dimensions a lane, two blocks an SM": (*constant(READER, "kDims", 8), TWO_BLOCKS),
+    "1 turn ahead": (ONE_AHEAD,),
+    "1 turn ahead, two blocks an SM": (ONE_AHEAD, TWO_BLOCKS),
+    "4 warps a block": constant("paged_attention.cuh", "kAttentionWarps", 4),
+    "one sum for the halves of a query": (Edit(READER, "kChains = kTiles == 1 ? 2 : 1", "kChains = 1"),),
+    "queries rounded to halves": (Edit(READER, "mma_m16n8k16(sums[n][j / kWords][kChains - 1], a, {q.z, q.w});", ""),),
     "software conversions": (Edit(PAGES, "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890", "#if 0"),),
 }
 

@@ -1,4 +1,4 @@
-"""Plausible faults in kernels/cuda/paged_attention_quantized.cu and its header: the checks notice each one."""
+"""Plausible faults in kernels/cuda/paged_attention_quantized.cu and its headers: the checks notice each one."""
 
 from __future__ import annotations
 
@@ -22,50 +22,67 @@ def pages(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("quantized_pages.cuh", old, new),)
 
 
+def reader(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("quantized_reader.cuh", old, new),)
+
+
 MUTANTS = (
     # Where a lane's codes and scale lie.
-    Mutant("dimensions of 16-bit lanes", "Codes lie side by side, queries eight lanes apart.",
-           pages("return lane % Base::kPerToken * Base::kDims + i;", "return Base::dimension(lane, i);")),
     Mutant("FP4 counted as bytes", "The lanes of the second half read beyond the row.",
            pages("dimension : dimension / 2", "dimension : dimension"), "checked"),
-    Mutant("scale of the first group", "All groups of a row have one scale.",
-           pages("dimension / layout.group * (", "0 * (")),
     Mutant("float32 scales a byte apart", "A scale is made of parts of two.",
            pages("scale_of.wide ? 4 : 1", "1"), "checked"),
     Mutant("next head for next token", "With several KV heads a turn reads one token's heads.",
-           pages("{layout.heads * layout.data_row_stride", "{layout.data_row_stride")),
+           pages("data_stride = layout.heads * ", "data_stride = ")),
     Mutant("scales by the stride of codes", "In a block-wide cache scales lie apart.",
-           pages("layout.heads * layout.scale_row_stride}", "layout.heads * layout.data_row_stride}"),
-           "checked"),
-    Mutant("tokens beyond the end are loaded", "What no context reaches is NaN, and 0 · NaN too.",
-           pages("if (t < tokens) codes", "codes")),
+           pages("layout.heads * layout.scale_row_stride", "layout.heads * layout.data_row_stride"), "checked"),
+    Mutant("one page for a turn", "With pages of 8 tokens the second half of a turn lies in another one.",
+           pages("head.block_of(next + kHalfTurn * h, end)", "head.block_of(next, end)")),
+    Mutant("values beyond the end are loaded", "What no context reaches is NaN, and 0 · NaN too.",
+           pages("if (lane % 4 * 2 + i % 2 >= tokens[i / 2]) continue;", "")),
     # What they stand for.
-    Mutant("sign of FP4 lost", "−6 is 6.", pages("(word & 0x80808080u) | ", "")),
-    Mutant("upper half of a word as the lower", "Four codes of eight are read twice.",
-           pages("even : odd, i / 2)", "even : odd, i / 4)")),
+    Mutant("sign of FP4 lost", "−6 is 6.", pages("(codes & 0x80808080u) | ", "")),
     Mutant("narrow read of a wide scale", "Of a float32 scale one byte counts.",
-           pages("*reinterpret_cast<const uint32_t*>(row.scale)", "*row.scale")),
+           pages("scale = *reinterpret_cast<const uint32_t*>(from)", "scale = *from")),
     Mutant("all scales are powers of two", "NVFP4's scales are read as MXFP4's.",
            pages("if (format == ScaleFormat::kE4M3) {", "if (false) {")),
     Mutant("0 of UE8M0 as zero", "The smallest scale makes zeros of a group.", pages("least(0x00400000u)", "least(0)")),
-    Mutant("byte without its sign", "A negative E4M3 scale is positive.",
-           pages("*reinterpret_cast<const int8_t*>(row.scale)", "*row.scale")),
     Mutant("NaN as a number", "A group with an infinity or a NaN reads as if it had none.",
            pages("fabsf(number) == nan ?", "false ?")),
-    Mutant("unit of FP4's values forgotten", "The output is 2^6 times too small.",
-           kernel("reader.o[g][i] *= Reader::Run::kUnit;", "(void)i;")),
+    Mutant("unit of FP4's keys forgotten", "Scores are 2^6 times too small.",
+           reader("power_of_two(-up) * Codes::kUnit", "power_of_two(-up)")),
+    # Products of halves.
+    Mutant("queries rounded to halves", "Scores are right within 2^-11.", reader("{q.z, q.w}", "{0u, 0u}")),
+    Mutant("weights rounded to halves", "The output is right within 2^-11.",
+           reader("{weights[0].low, weights[1].low}", "{0u, 0u}")),
+    Mutant("queries in no unit", "Large ones are infinite as halves.", reader("limited(10 - exponent_of(largest))", "0")),
+    Mutant("all quarters in each column", "A lane's sum has the numbers of other scales.",
+           reader("g / 2 == t ? g : Queries::kZeros", "g")),
+    Mutant("heads swapped on their way", "A quarter of one head is added to the other.",
+           reader("odd ? of_head[0] : of_head[1], 1", "odd ? of_head[1] : of_head[0], 1")),
+    Mutant("weights of the even head", "Both heads of a tile sum up values by the weights of the first.",
+           reader("(2 * t + i % 2) + g % 2)", "(2 * t + i % 2))")),
+    # Units of weights.
+    Mutant("a maximum rises unseen", "What was summed before counts as much as ever.",
+           reader("bool fits = state[n].m == before;", "bool fits = true;")),
+    Mutant("weights outgrow a half", "Values that grow along the context become infinite.",
+           reader("kRoom = 0x1p15f", "kRoom = INFINITY")),
+    Mutant("a unit never shrinks", "After a large value of no weight, others vanish.",
+           reader("fmaxf(largest[n][s] + raised,", "fmaxf(largest[n][s],")),
+    Mutant("both columns by the first one's factor", "The second head's sum is in another unit.",
+           reader("factor, 8 * t + 4 * h)", "factor, 8 * t)")),
     # Two turns ahead.
-    Mutant("both pipelines at the first turn", "Of long contexts one turn counts twice, and one not at all.",
-           pages("token + p * Lanes::kBlockTurn", "token")),
-    Mutant("a pipeline goes on to its neighbour's turn", "From the third turn on, each counts twice.",
-           pages("next += kAhead * Lanes::kBlockTurn", "next += Lanes::kBlockTurn")),
+    Mutant("both turns are the first", "Of long contexts one turn counts twice, and one not at all.",
+           reader("token + p * kStep", "token")),
+    Mutant("a turn goes on to its neighbour's", "From the third turn on, each counts twice.",
+           pages("next += step;", "next += step / 2;")),
     # The query, and the cut.
+    Mutant("queries read before they are there", "Warps of other heads are still writing them.",
+           kernel("warp, lane);\n    __syncthreads();", "warp, lane);"), "checked"),
+    Mutant("results over queries", "A warp that has ended overwrites what others read.",
+           kernel("  });\n  __syncthreads();", "  });"), "checked"),
     Mutant("first query head transformed alone", "The others meet keys of another basis.",
-           kernel("g < Lanes::kGroup; ++g) hadamard", "g < 1; ++g) hadamard")),
-    Mutant("transformed unasked", "A cache of plain keys meets transformed queries.",
-           kernel("if (hadamard_scale == 0.0f) return;", "const float hadamard_scale = 0.088388348f;")),
-    Mutant("one partition too many counted", "Where the context ends with one, the last block waits for another.",
-           kernel("(context - 1) / tokens + 1", "context / tokens + 1")),
+           reader("if (hadamard_scale != 0.0f)", "if (hadamard_scale != 0.0f && warp == 0)")),
 )  # fmt: skip
 
 

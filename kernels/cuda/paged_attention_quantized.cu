@@ -1,23 +1,25 @@
 // paged_attention_quantized.cu: paged attention by partitions over a cache of FP8 or FP4 codes with scales.
 //
-// Mapping   That of paged_attention_split.cu. Rows are loaded as codes and become fp32 numbers in registers, where they
-//           are used: quantized_pages.cuh. Each warp transforms the group's queries for itself where the keys were.
+// Mapping   Blocks and partitions as in paged_attention_split.cu. A warp takes 16 tokens in a turn, and Tensor Cores
+//           take the products with its codes, which are halves without rounding: quantized_reader.cuh.
 // Traffic   Codes and scales of the context in, once: FP8 with groups of 32 1.03 bytes a number, FP4 0.53 to 0.56.
-// Contract  Codes and scales mean what KVCacheFormat says. fp32 throughout, one rounding; partitions, their merge and
-//           blocks that are none as there. The group and the kind of scale are switched at run time: one for a launch.
-#include "head_transform.cuh"
+// Contract  Codes and scales mean what KVCacheFormat says. Products as exact as in fp32, sums in fp32, one rounding;
+//           partitions, their merge and blocks that are none as there. The scales' format is switched at run time.
 #include "operators.h"
-#include "paged_attention.cuh"
 #include "paged_operands.cuh"
 #include "partition_merge.cuh"
-#include "quantized_pages.cuh"
+#include "quantized_reader.cuh"
 
 namespace {
 
 using qwen::Merge;
 
+template <class Lanes, class Queries>
+constexpr size_t kSharedBytes = sizeof(Queries) > sizeof(WarpPartials<Lanes>) ? sizeof(Queries)
+                                                                              : sizeof(WarpPartials<Lanes>);
+
 // --8<-- [start:kernel]
-template <class T, class Lanes, ValueFormat kValues>
+template <class T, class Lanes, ValueFormat kValues, int kParts>
 __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionOperands<T> a,
                                                                       qwen::QuantizedRows k,
                                                                       qwen::QuantizedRows v,
@@ -26,7 +28,11 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
                                                                       qwen::Partials partials,
                                                                       int partition_size,
                                                                       Merge merge) {
-  __shared__ WarpPartials<Lanes> shared;
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
+  // The queries are no longer needed when the warps' results come.
+  alignas(16) __shared__ unsigned char bytes[kSharedBytes<Lanes, typename Reader::Queries>];
+  auto& queries = *reinterpret_cast<typename Reader::Queries*>(bytes);
+  auto& shared = *reinterpret_cast<WarpPartials<Lanes>*>(bytes);
   __shared__ ClusterInbox<Lanes> inbox;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
@@ -34,31 +40,21 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
   grid_dependency_wait();
 
-  using Reader = QuantizedReader<T, Lanes, kValues>;
-  const QuantizedPages head = quantized_pages<Lanes>(a.pages(sequence), k, v, layout, kv_head, lane);
-  const typename Reader::RawQuery query(a.group_of(sequence, kv_head), a.group, lane);
+  const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context);
-  const int token = begin + first_token_of_lane<Lanes>(warp, lane);
   // The partitions that have tokens; without tokens the first, which writes zeros.
   const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
   if (partition >= live) return;
 
-  Reader reader;
-  const auto ready = [&] {
-    reader.set_query(query, a.scale * Reader::Run::kUnit);
-    if (hadamard_scale == 0.0f) return;
-#pragma unroll
-    for (int g = 0; g < Lanes::kGroup; ++g) hadamard<Lanes::kPerToken>(reader.q[g], hadamard_scale, lane);
-  };
-  reader.read(head, token, end, lane, ready);
-#pragma unroll
-  for (int g = 0; g < Lanes::kGroup; ++g) {
-#pragma unroll
-    for (int i = 0; i < Lanes::kDims; ++i) reader.o[g][i] *= Reader::Run::kUnit;
-  }
-  reader.leave(shared, warp, lane);
+  Reader reader(queries, head.scale_of, lane);
+  reader.read(head, begin + kTurnTokens * warp, end, [&] {
+    queries.set(a.group_of(sequence, kv_head), a.group, a.scale, hadamard_scale, warp, lane);
+    __syncthreads();
+  });
+  __syncthreads();
+  reader.leave(shared, warp);
   __syncthreads();
 
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
@@ -83,9 +79,15 @@ void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, c
                int(args.split.partition_size), merge);
       };
       using T = typename decltype(operands)::Number;
-      using Lanes = QuantizedLanes<decltype(lanes)::kGroup>;
-      if (args.layout.values == ValueFormat::kE4M3) return run(attend_quantized<T, Lanes, ValueFormat::kE4M3>);
-      run(attend_quantized<T, Lanes, ValueFormat::kE2M1>);
+      constexpr int kGroup = decltype(lanes)::kGroup;
+      using Lanes = AttentionLanes<128, kGroup == 1 ? 2 : kGroup>;  // a tile has two heads
+      const auto of_groups = [&](auto fine) {
+        constexpr int kParts = fine.value ? 2 : 1;
+        if (args.layout.values == ValueFormat::kE4M3)
+          return run(attend_quantized<T, Lanes, ValueFormat::kE4M3, kParts>);
+        run(attend_quantized<T, Lanes, ValueFormat::kE2M1, kParts>);
+      };
+      dispatch_switch(args.layout.group == 16, of_groups);
     }
   });
 }

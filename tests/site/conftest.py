@@ -43,9 +43,17 @@ _FLAGS = [
     "--no-first-run",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
+_MOST_SECONDS = 1800  # that a build of the site may take on a busy machine
 NO_BROWSER = (
     "the tests of the site need Chromium and found none: run `sudo apt-get install chromium`, or install Google Chrome."
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit of a test here does not count its fixtures: the first one of a process builds the site, or waits."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(func_only=True))
 
 
 @pytest.fixture
@@ -89,6 +97,7 @@ def _build() -> str | None:
         env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
+        timeout=_MOST_SECONDS,
     )
     if done.returncode != 0:
         return f"`make docs` fails:\n{done.stdout}\n{done.stderr}"

@@ -52,7 +52,4 @@ struct TokenRun {
     }
   }
   __device__ __forceinline__ float value(int token, int i) const { return element<T>(packs[token][i / 8], i % 8); }
-  // Where value() counts in units of a scale, sums over a token's values are multiplied by it. Not here.
-  template <int kSums>
-  __device__ __forceinline__ void apply_scale(int, float (&)[kSums]) const {}
 };

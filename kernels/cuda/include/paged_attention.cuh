@@ -64,11 +64,11 @@ struct WarpPartials {
   }
 };
 
-// One warp's reader: (m, l, o) of its tokens, for each query head of the group. TokenRun says how rows are loaded.
-template <class T, class Lanes, class RowsOfATurn = TokenRun<T, Lanes>>
+// One warp's reader: (m, l, o) of its tokens, for each query head of the group.
+template <class T, class Lanes>
 struct AttentionReader {
   static constexpr int kGroup = Lanes::kGroup, kDims = Lanes::kDims, kRun = Lanes::kRun;
-  using Run = RowsOfATurn;
+  using Run = TokenRun<T, Lanes>;
   using Weights = float[kRun][kGroup];
 
   float q[kGroup][kDims];  // times scale * log2(e)
@@ -116,7 +116,6 @@ struct AttentionReader {
 #pragma unroll
         for (int g = 0; g < kGroup; ++g) score[t][g] += q[g][i] * key;
       }
-      k.apply_scale(t, score[t]);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
 #pragma unroll
@@ -144,10 +143,9 @@ struct AttentionReader {
       for (int t = 0; t < kRun; ++t) state[g].l += score[t][g] = state[g].weight(score[t][g]);
     }
   }
-  __device__ __forceinline__ void add_values(const Run& v, Weights& weight) {
+  __device__ __forceinline__ void add_values(const Run& v, const Weights& weight) {
 #pragma unroll
     for (int t = 0; t < kRun; ++t) {
-      v.apply_scale(t, weight[t]);
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const float value = v.value(t, i);

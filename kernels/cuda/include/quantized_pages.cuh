@@ -1,27 +1,17 @@
-// quantized_pages.cuh: the rows of a quantised cache on their way to registers: what kv_pages.cuh is for 16-bit caches.
+// quantized_pages.cuh: codes and scales of a quantised cache on their way to registers: what kv_pages.cuh is for 16-bit
+// caches. Lanes share a turn of 16 tokens as the Tensor Cores want it (tensor_cores.cuh): lane 4 g + t has of the keys
+// of tokens g and g + 8 the t-th quarter, and of the values of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 the g-th
+// eighth.
 //
-// Lanes     A lane holds kDims neighbours of a row: 16 or 8, so they lie in one group and share one scale. Its codes
-//           are one load of 4, 8 or 16 bytes, its scale one of 1 or 4.
-// Values    value() gives codes as fp32 numbers, exactly, in units of the scale and of kUnit, a constant that the
-//           kernel makes good for. The scale is applied once to a sum of kDims products with a key, and once to the
-//           weight of a value: not to each element. Whatever its format is, nobody branches.
-// Ahead     Two turns are on their way while a third is computed: a turn has half of the bytes of a 16-bit one or less,
-//           and it takes as many bytes in flight to keep the memory busy.
+// Scales    A quarter of a row has one scale, and so has an eighth; with groups of 16 numbers two: a part each.
+// Pages     Eight tokens lie in one page, whatever its size: each half of a turn has its own.
 // Caching   Through the first-level cache: neighbouring records share sectors, and so do scales.
 #pragma once
 
 #include "kv_pages.cuh"
-#include "paged_attention.cuh"
 #include "quantized_rows.cuh"
 
-// --8<-- [start:lanes]
-// Like AttentionLanes, with a lane's dimensions side by side.
-template <int kGroupSize>
-struct QuantizedLanes : AttentionLanes<128, kGroupSize> {
-  using Base = AttentionLanes<128, kGroupSize>;
-  static __device__ __forceinline__ int dimension(int lane, int i) { return lane % Base::kPerToken * Base::kDims + i; }
-};
-// --8<-- [end:lanes]
+constexpr int kTurnTokens = 16, kHalfTurn = kTurnTokens / 2;  // of a warp
 
 // A row's codes and scale, from the lane's own on.
 struct LaneRow {
@@ -52,165 +42,149 @@ struct ScaleReader {
 };
 // --8<-- [end:scale_reader]
 
-// From a row to that of the next token, in bytes.
-struct LaneStride {
-  int64_t data, scale;
+// Two E4M3 codes, of the lower or the upper half of a word, as halves: exactly.
+__device__ __forceinline__ uint32_t half_pair(uint32_t word, int upper) {
+  const auto codes = static_cast<unsigned short>(word >> 16 * upper);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+  return pair;
+#else
+  const __half2 pair = __floats2half2_rn(from_e4m3(codes & 0xffu), from_e4m3(codes >> 8));
+  return *reinterpret_cast<const uint32_t*>(&pair);
+#endif
+}
+
+// What depends on the format of the numbers. A lane's codes are words; as seen from here each has four E4M3 codes.
+template <ValueFormat kValues>
+struct CodeWords {
+  static constexpr bool kE4M3 = kValues == ValueFormat::kE4M3;
+  static constexpr int kNumbers = kE4M3 ? 4 : 8;         // in a stored word
+  static constexpr float kUnit = kE4M3 ? 1.0f : 0x1p6f;  // of what the words say
+
+  // Read as E4M3 the fields of an E2M1 code stand for 2^-6 times its number, subnormals too: so the even and the odd
+  // codes of a word become a word each.
+  // --8<-- [start:e2m1]
+  static __device__ __forceinline__ uint32_t word(const uint32_t* stored, int w) {
+    if constexpr (kE4M3) return stored[w];
+    const uint32_t codes = stored[w / 2];
+    return w % 2 == 0 ? (codes << 4 & 0x80808080u) | (codes << 2 & 0x1c1c1c1cu)
+                      : (codes & 0x80808080u) | (codes >> 2 & 0x1c1c1c1cu);
+  }
+  // The word that has one of the lane's numbers, and which of its codes that is.
+  static __device__ __forceinline__ int word_of(int number) { return kE4M3 ? number / 4 : number / 8 * 2 + number % 2; }
+  static __device__ __forceinline__ int code_of(int number) { return kE4M3 ? number % 4 : number % 8 / 2; }
+  // --8<-- [end:e2m1]
 };
+
+template <int kWords>
+__device__ __forceinline__ void load_words(uint32_t* to, const uint8_t* from) {
+  struct alignas(4 * kWords) Words {
+    uint32_t words[kWords];
+  };
+  const Words loaded = *reinterpret_cast<const Words*>(from);
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) to[w] = loaded.words[w];
+}
 
 // One KV head in the pages of one sequence, as a lane reads it.
 struct QuantizedPages : PageTable {
-  LaneRow k, v;  // in slot 0 of block 0
-  LaneStride stride;
+  LaneRow key, value;                 // of token g, or 2 t, if it had slot 0 of block 0
+  int64_t data_stride, scale_stride;  // bytes from one slot to the next
   ScaleReader scale_of;
   const QuantizedLayout& layout;
 
-  __device__ __forceinline__ LaneStride offset(int block, int token) const {
-    const RowOffset at = row_offset(layout, slot(block, token), 0);
-    return {at.data, at.scales};
+  __device__ __forceinline__ RowOffset offset(int block, int token) const {
+    return row_offset(layout, slot(block, token), 0);
   }
 };
 
-template <class Lanes>
+template <int kParts>
 __device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages,
                                                           const qwen::QuantizedRows& k,
                                                           const qwen::QuantizedRows& v,
                                                           const QuantizedLayout& layout,
                                                           int head,
                                                           int lane) {
+  const int g = lane / 4, t = lane % 4;
   const ScaleReader scale_of(layout.scale_format);
-  const int dimension = Lanes::dimension(lane, 0);
-  const int64_t code =
-      head * layout.data_row_stride + (layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2);
-  const int64_t scale = head * layout.scale_row_stride + dimension / layout.group * (scale_of.wide ? 4 : 1);
-  return {pages,
-          {k.data + code, k.scales + scale},
-          {v.data + code, v.scales + scale},
-          {layout.heads * layout.data_row_stride, layout.heads * layout.scale_row_stride},
-          scale_of,
-          layout};
-}
-
-// Code i of a word of E4M3. Neighbours share the work.
-__device__ __forceinline__ float e4m3_code(uint32_t word, int i) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  __half2 low, high;
-  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
-      : "=r"(reinterpret_cast<uint32_t&>(low)), "=r"(reinterpret_cast<uint32_t&>(high))
-      : "r"(word));
-  const __half2 pair = i < 2 ? low : high;
-  return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
-#else
-  return from_e4m3(word >> 8 * i & 0xffu);
-#endif
-}
-
-// Code i of a word of E2M1, times 2^-6. As E4M3 the fields of a code stand for that, subnormals too: so the even and
-// the odd codes of a word become a word of E4M3 each.
-// --8<-- [start:e2m1]
-__device__ __forceinline__ float e2m1_code(uint32_t word, int i) {
-  const uint32_t even = (word << 4 & 0x80808080u) | (word << 2 & 0x1c1c1c1cu);
-  const uint32_t odd = (word & 0x80808080u) | (word >> 2 & 0x1c1c1c1cu);
-  return e4m3_code(i % 2 == 0 ? even : odd, i / 2);
-}
-// --8<-- [end:e2m1]
-
-// The keys or the values of a stream's turn, as TokenRun; kValues is their format.
-template <ValueFormat kValues, class Lanes>
-struct QuantizedRun {
-  static constexpr float kUnit = kValues == ValueFormat::kE4M3 ? 1.0f : 0x1p6f;
-  static constexpr int kPerWord = kValues == ValueFormat::kE4M3 ? 4 : 8, kWords = Lanes::kDims / kPerWord;
-  struct alignas(4 * kWords) Codes {
-    uint32_t words[kWords];
+  const int64_t data_stride = layout.heads * layout.data_row_stride,
+                scale_stride = layout.heads * layout.scale_row_stride;
+  const auto row = [&](const qwen::QuantizedRows& rows, int slot, int dimension) -> LaneRow {
+    const int code = layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2;
+    const int scale = dimension / layout.group * (scale_of.wide ? 4 : 1);
+    return {rows.data + head * layout.data_row_stride + slot * data_stride + code,
+            rows.scales + head * layout.scale_row_stride + slot * scale_stride + scale};
   };
-  ScaleReader scale_of{ScaleFormat::kUE8M0};
-  Codes codes[Lanes::kRun] = {};
-  uint32_t scales[Lanes::kRun] = {};  // as they are stored
+  return {pages, row(k, g, 32 * t), row(v, 2 * t, 16 / kParts * g), data_stride, scale_stride, scale_of, layout};
+}
 
-  __device__ __forceinline__ void load(LaneRow row, const LaneStride& offset, const LaneStride& stride, int tokens) {
-    const bool wide = scale_of.wide;
-    row.data += offset.data, row.scale += offset.scale;
+// What a lane has of a turn. A token that is not there keeps the bytes of an earlier one, and weighs nothing.
+template <ValueFormat kValues, int kParts>
+struct QuantizedTurn {
+  using Codes = CodeWords<kValues>;
+  static constexpr int kWords = 16 / Codes::kNumbers;  // of an eighth of a row
+  uint32_t keys[2][2 * kWords] = {}, values[4][kWords] = {};
+  uint32_t key_scales[2][kParts] = {}, value_scales[4][kParts] = {};  // as they are stored
+  RowOffset at[2];                                                    // where the tokens of each half lie
+  int tokens[2];                                                      // how many there are, or more
+  int next;                                                           // the first token of the turn after this one
+  int next_blocks[2];
+
+  __device__ __forceinline__ void look_up(const QuantizedPages& head, int end) {
 #pragma unroll
-    for (int t = 0; t < Lanes::kRun; ++t) {
-      if (t < tokens) codes[t] = *reinterpret_cast<const Codes*>(row.data);
-      if (t < tokens && !wide) scales[t] = *reinterpret_cast<const int8_t*>(row.scale);
-      if (t < tokens && wide) scales[t] = *reinterpret_cast<const uint32_t*>(row.scale);
-      row.data += stride.data, row.scale += stride.scale;
+    for (int h = 0; h < 2; ++h) next_blocks[h] = head.block_of(next + kHalfTurn * h, end);
+  }
+  __device__ __forceinline__ void begin(const QuantizedPages& head, int token, int end) {
+    next = token;
+    look_up(head, end);
+  }
+  // On to the next turn: its place. Its codes are loaded later.
+  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int step) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int first = next + kHalfTurn * h;
+      tokens[h] = head.has(next_blocks[h]) ? end - first : 0;
+      at[h] = head.offset(tokens[h] > 0 ? next_blocks[h] : 0, first);
     }
+    next += step;
+    look_up(head, end);
   }
 
-  __device__ __forceinline__ float value(int token, int i) const {
-    const uint32_t word = codes[token].words[i / kPerWord];
-    if constexpr (kValues == ValueFormat::kE2M1) {
-      return e2m1_code(word, i % kPerWord);
+  static __device__ __forceinline__ void load_scale(uint32_t& scale, const uint8_t* from, bool wide) {
+    if (wide) {
+      scale = *reinterpret_cast<const uint32_t*>(from);
     } else {
-      return e4m3_code(word, i % kPerWord);
+      scale = *reinterpret_cast<const int8_t*>(from);
     }
   }
-  // --8<-- [start:apply_scale]
-  template <int kSums>
-  __device__ __forceinline__ void apply_scale(int token, float (&sums)[kSums]) const {
-    const float scale = scale_of(scales[token]);
+  __device__ __forceinline__ void load_keys(const QuantizedPages& head, int lane) {
+    const bool wide = head.scale_of.wide;
 #pragma unroll
-    for (int g = 0; g < kSums; ++g) sums[g] *= scale;
-  }
-  // --8<-- [end:apply_scale]
-};
-
-// AttentionReader of a quantised cache. The turns of a warp go to kAhead pipelines, one after the other.
-template <class T, class Lanes, ValueFormat kValues>
-struct QuantizedReader : AttentionReader<T, Lanes, QuantizedRun<kValues, Lanes>> {
-  using Run = QuantizedRun<kValues, Lanes>;
-  using Base = AttentionReader<T, Lanes, Run>;
-  static constexpr int kAhead = 2;  // turns on their way
-
-  // --8<-- [start:read]
-  struct Pipeline {
-    Run k, v;
-    LaneStride at;            // where the rows of its turn lie
-    int tokens;               // and how many the lane has
-    int next, block_of_next;  // the lane's first token in the turn after that
-
-    __device__ __forceinline__ void begin(const QuantizedPages& head, int token, int end) {
-      k.scale_of = v.scale_of = head.scale_of;
-      next = token, block_of_next = head.block_of(token, end);
-    }
-    __device__ __forceinline__ void advance(const QuantizedPages& head, int end) {
-      tokens = head.has(block_of_next) ? end - next : 0;
-      at = head.offset(tokens > 0 ? block_of_next : 0, next);
-      next += kAhead * Lanes::kBlockTurn;
-      block_of_next = head.block_of(next, end);
-    }
-  };
-
-  // Reads this warp's tokens up to `end`; `token` is the lane's first one. When the first rows
-  // are on their way, ready() sets q.
-  template <class Ready>
-  __device__ __forceinline__ void read(const QuantizedPages& head, int token, int end, int lane, Ready ready) {
-    Pipeline pipelines[kAhead];
+    for (int h = 0; h < 2; ++h) {
+      if (lane / 4 >= tokens[h]) continue;
+      const uint8_t* data = head.key.data + at[h].data;
+      load_words<kWords>(keys[h], data);
+      load_words<kWords>(keys[h] + kWords, data + 4 * kWords);
 #pragma unroll
-    for (int p = 0; p < kAhead; ++p) pipelines[p].begin(head, token + p * Lanes::kBlockTurn, end);
-#pragma unroll
-    for (Pipeline& it : pipelines) {
-      it.advance(head, end);
-      it.k.load(head.k, it.at, head.stride, it.tokens);
-      it.v.load(head.v, it.at, head.stride, it.tokens);
-    }
-    ready();
-    int turn = token - lane / Lanes::kPerToken * Lanes::kRun;  // the warp's first token
-    while (turn < end) {
-#pragma unroll
-      for (Pipeline& it : pipelines) {
-        if (turn >= end) break;
-        typename Base::Weights weight;
-        this->scores(it.k, it.tokens, weight);
-        it.advance(head, end);
-        it.k.load(head.k, it.at, head.stride, it.tokens);
-        this->weigh(weight);
-        this->add_values(it.v, weight);
-        it.v.load(head.v, it.at, head.stride, it.tokens);
-        turn += Lanes::kBlockTurn;
+      for (int s = 0; s < kParts; ++s) {
+        load_scale(key_scales[h][s], head.key.scale + at[h].scales + s * (wide ? 4 : 1), wide);
       }
     }
   }
-  // --8<-- [end:read]
+  __device__ __forceinline__ void load_values(const QuantizedPages& head, int lane) {
+    constexpr int kOfPart = kWords / kParts, kHalfRow = 8 * kWords * 2;  // words, bytes
+    const bool wide = head.scale_of.wide;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (lane % 4 * 2 + i % 2 >= tokens[i / 2]) continue;
+      const uint8_t* data = head.value.data + at[i / 2].data + i % 2 * head.data_stride;
+      const uint8_t* scale = head.value.scale + at[i / 2].scales + i % 2 * head.scale_stride;
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) {
+        load_words<kOfPart>(values[i] + s * kOfPart, data + s * kHalfRow);
+        load_scale(value_scales[i][s], scale + s * 4 * (wide ? 4 : 1), wide);  // 64 numbers on: four groups
+      }
+    }
+  }
 };

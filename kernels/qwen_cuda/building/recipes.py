@@ -80,7 +80,8 @@ def _sim(library: Library) -> Recipe:
         linked = (_SANITIZER[variant],)
         flags = ("-g", "-fno-omit-frame-pointer", *linked)
     if not library.lines:
-        flags = (*flags, "-g0")
+        # A mutant runs for a second: so it is compiled as fast as can be. The checker wants each access of the text once.
+        flags = (*flags, "-g0", *(["-O0"] if variant == "plain" else []))
     # GCC marks no instruction of an optimised line as the start of a statement, and gdb then breaks somewhere else.
     lines = () if compiler.is_clang else ("-gno-statement-frontiers",)
     folders = (CUDA_HEADERS, SIM_HEADERS)

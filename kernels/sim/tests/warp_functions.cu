@@ -1,7 +1,8 @@
-// Shuffles, votes, reductions and matches.
+// Shuffles, votes, reductions, matches and products of tiles.
 #include <cmath>
 
 #include "check.h"
+#include "cudasim/tensor_cores.h"
 
 namespace {
 
@@ -93,6 +94,28 @@ __global__ void matches(unsigned* out) {
   out[128 + l] = unsigned(all);
 }
 
+uint32_t halves(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  uint32_t word;
+  std::memcpy(&word, &pair, sizeof word);
+  return word;
+}
+
+// a[r][k] = r + 16 k, b[k][c] = k - 2 c, d starts with 1000 r + c.
+__global__ void tiles(float* out) {
+  const int l = int(threadIdx.x), g = l / 4, t = l % 4;
+  uint32_t a[4], b[2];
+  for (int i = 0; i < 4; ++i) {
+    const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
+    a[i] = halves(float(row + 16 * column), float(row + 16 * (column + 1)));
+  }
+  for (int i = 0; i < 2; ++i) b[i] = halves(float(2 * t + 8 * i - 2 * g), float(2 * t + 8 * i + 1 - 2 * g));
+  float d[4];
+  for (int i = 0; i < 4; ++i) d[i] = float(1000 * (g + i / 2 * 8) + 2 * t + i % 2);
+  mma_m16n8k16(d, a, b);
+  for (int i = 0; i < 4; ++i) out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
+}
+
 }  // namespace
 
 CHECK(shuffle_int) {
@@ -175,5 +198,17 @@ CHECK(matches_in_a_warp) {
     EXPECT(out[l] == 0x11111111u << (l % 4));
     EXPECT(out[32 + l] == kFullMask && out[64 + l] == 1);
     EXPECT(out[96 + l] == 0 && out[128 + l] == 0);
+  }
+}
+
+CHECK(product_of_tiles) {
+  float out[128];
+  launch(tiles, dim3(1), dim3(32), 0, nullptr, out);
+  for (int r = 0; r < 16; ++r) {
+    for (int c = 0; c < 8; ++c) {
+      int sum = 1000 * r + c;
+      for (int k = 0; k < 16; ++k) sum += (r + 16 * k) * (k - 2 * c);
+      EXPECT(out[8 * r + c] == float(sum));
+    }
   }
 }

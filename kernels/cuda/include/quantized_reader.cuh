@@ -1,0 +1,308 @@
+// quantized_reader.cuh: one warp's (m, l, o) of its tokens of a quantised cache, with the products on Tensor Cores.
+//
+// Numbers   A code is a half exactly. What it meets is an fp32 number x, cut into two halves: x = high + low within
+// 2^-22
+//           of it. Both products are exact and are added in fp32: as good as fp32 products, for half the instructions
+//           or fewer.
+// Scales    Two heads are a tile, and a tile has 8 columns: column 2 c + h is head h and class c of a row's numbers,
+//           those with the scale of a quarter. For scores b has zeros but for a class's own rows of q: each lane gets
+//           the sum of what it has loaded, and scales that. For values column 2 c + h has the weights of head h times
+//           the scales of class c; of the sums only those that stand where row and column have one class are kept.
+// Range     Weights times scales go beyond what a half can hold. Each column counts in units of a power of two, which
+//           follows the largest seen, as the softmax follows its maximum.
+#pragma once
+
+#include "head_transform.cuh"
+#include "paged_attention.cuh"
+#include "quantized_pages.cuh"
+#include "tensor_cores.cuh"
+
+// 2^n for a whole number n from -126 to 127.
+__device__ __forceinline__ float power_of_two(int n) {
+  return __uint_as_float(unsigned(n + 127) << 23);
+}
+// The whole part of log2 of a magnitude: -127 for zero and subnormals.
+__device__ __forceinline__ int exponent_of(float magnitude) {
+  return int(__float_as_uint(magnitude) >> 23) - 127;
+}
+constexpr int kLeastExponent = -126, kLargestExponent = 126;  // whose power and its inverse are normal numbers
+__device__ __forceinline__ int limited(int exponent) {
+  return min(max(exponent, kLeastExponent), kLargestExponent);
+}
+
+// Two numbers as halves and what the halves leave, which is two halves as well.
+// --8<-- [start:split]
+struct SplitPair {
+  uint32_t high, low;
+
+  SplitPair() = default;
+  __device__ __forceinline__ SplitPair(float x, float y) {
+    const __half2 rounded = __floats2half2_rn(x, y);
+    const __half2 rest = __floats2half2_rn(x - __low2float(rounded), y - __high2float(rounded));
+    high = *reinterpret_cast<const uint32_t*>(&rounded), low = *reinterpret_cast<const uint32_t*>(&rest);
+  }
+};
+// --8<-- [end:split]
+
+// The group's queries as columns of b, for all warps of the block.
+template <int kGroup, ValueFormat kValues>
+struct QueryTiles {
+  static constexpr int kTiles = (kGroup + 1) / 2, kSteps = 8, kZeros = 8;
+  using Codes = CodeWords<kValues>;
+  // Of a column's own 32 rows: four numbers a step, high and low. One column more has zeros.
+  alignas(16) __half2 columns[kTiles][kSteps][kZeros + 1][4];
+  float unit[2 * kTiles];  // what scores are in
+
+  // Warp w has head w. A head beyond `group` is 0: it is computed like the others, and not written.
+  // --8<-- [start:queries]
+  template <class T>
+  __device__ __forceinline__ void set(const T* from, int group, float scale, float hadamard_scale, int warp, int lane) {
+    for (int i = threadIdx.x; i < kTiles * kSteps * 4; i += kAttentionThreads) {
+      columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
+    }
+    if (warp >= 2 * kTiles) return;
+    float q[kOfLane] = {};
+    if (warp < group) {
+      const auto loaded = load_chunk<true, kOfLane>(from + warp * kChunk + kOfLane * lane);
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) q[i] = to_float(loaded.values[i]) * (scale * kLog2OfE);
+    }
+    if (hadamard_scale != 0.0f) hadamard<kWarpSize>(q, hadamard_scale, lane);
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) largest = fmaxf(largest, fabsf(q[i]));
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    }
+    const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
+    if (lane == 0) unit[warp] = power_of_two(-up) * Codes::kUnit;
+    const int column = lane / 8 * 2 + warp % 2;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int number = lane % 8 * kOfLane + i, code = Codes::code_of(number);
+      const SplitPair split(q[i] * power_of_two(up), 0.0f);
+      auto* to = reinterpret_cast<__half*>(columns[warp / 2][Codes::word_of(number)][column]);
+      to[code] = reinterpret_cast<const __half&>(split.high);
+      to[code + 4] = reinterpret_cast<const __half&>(split.low);
+    }
+  }
+  // --8<-- [end:queries]
+};
+
+template <int kGroup, ValueFormat kValues, int kParts>
+struct QuantizedReader {
+  using Queries = QueryTiles<kGroup, kValues>;
+  using Turn = QuantizedTurn<kValues, kParts>;
+  using Codes = CodeWords<kValues>;
+  static constexpr int kTiles = Queries::kTiles, kWords = 4;   // words of four codes: an eighth of a row
+  static constexpr int kAhead = kTiles == 1 ? 2 : 1;           // turns on their way
+  static constexpr int kChains = kTiles == 1 ? 2 : 1;          // sums of a score that do not wait for each other
+  static constexpr int kStep = kAttentionWarps * kTurnTokens;  // tokens of the block in a turn
+  // In units the largest weight is from 2^kAbove on, and has room up to the largest half.
+  static constexpr int kAbove = 8;
+  static constexpr float kRoom = 0x1p15f;
+
+  const Queries& queries;
+  const ScaleReader& scale_of;
+  const int lane, g = lane / 4, t = lane % 4;
+  SoftmaxState state[kTiles];  // of head t % 2 of each tile; l of this lane's tokens alone
+  // Of column g: log2 of the largest weight so far, and of the unit.
+  float largest[kTiles][kParts];
+  int unit[kTiles][kParts];
+  float o[kTiles][2 * kWords][4] = {};
+
+  __device__ __forceinline__ QuantizedReader(const Queries& q, const ScaleReader& scales, int in_warp)
+      : queries(q), scale_of(scales), lane(in_warp) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) largest[n][s] = kLeastExponent, unit[n][s] = kLeastExponent;
+    }
+  }
+
+  // The scores of tokens g and g + 8 with head t % 2 of each tile; -inf where there is no token.
+  // --8<-- [start:scores]
+  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[kTiles][2]) const {
+    float sums[kTiles][2][kChains][4] = {};  // of the first and the last 16 numbers
+    const int column = g / 2 == t ? g : Queries::kZeros;
+#pragma unroll
+    for (int j = 0; j < Queries::kSteps; ++j) {
+      const uint32_t first = Codes::word(turn.keys[0], j), second = Codes::word(turn.keys[1], j);
+      const uint32_t a[4] = {half_pair(first, 0), half_pair(second, 0), half_pair(first, 1), half_pair(second, 1)};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 q = *reinterpret_cast<const uint4*>(queries.columns[n][j][column]);
+        mma_m16n8k16(sums[n][j / kWords][0], a, {q.x, q.y});
+        mma_m16n8k16(sums[n][j / kWords][kChains - 1], a, {q.z, q.w});
+      }
+    }
+    const bool odd = t % 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float scale[2] = {scale_of(turn.key_scales[r][0]), scale_of(turn.key_scales[r][kParts - 1])};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        float of_head[2] = {};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float sum = sums[n][half][0][2 * r + h];
+            if (kChains == 2) sum += sums[n][half][kChains - 1][2 * r + h];
+            of_head[h] += sum * scale[half];
+          }
+        }
+        // The quarters of a row are added, and each lane goes on with one of the two heads.
+        float total = odd ? of_head[1] : of_head[0];
+        total += __shfl_xor_sync(kAllLanes, odd ? of_head[0] : of_head[1], 1);
+        total += __shfl_xor_sync(kAllLanes, total, 2);
+        score[n][r] = g < turn.tokens[r] ? total * queries.unit[2 * n + t % 2] : -INFINITY;
+      }
+    }
+  }
+  // --8<-- [end:scores]
+
+  // A new unit for column g, whose largest weight of this turn is `top`, after a maximum rose by -`raised`.
+  // --8<-- [start:unit]
+  __device__ __forceinline__ void change_unit(int n, int s, float top, float raised) {
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, distance));
+    }
+    largest[n][s] = fmaxf(largest[n][s] + raised, float(limited(exponent_of(top))));
+    const int wanted = limited(int(floorf(largest[n][s])) - kAbove);
+    const float factor = exp2_approximate(raised) * power_of_two(limited(unit[n][s] - wanted));
+    unit[n][s] = wanted;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {  // of column 2 t + h, which this lane has in o
+      const float of_column = __shfl_sync(kAllLanes, factor, 8 * t + 4 * h);
+#pragma unroll
+      for (int j = 2 * kWords / kParts * s; j < 2 * kWords / kParts * (s + 1); ++j) {
+        o[n][j][h] *= of_column, o[n][j][h + 2] *= of_column;
+      }
+    }
+  }
+  // --8<-- [end:unit]
+
+  // --8<-- [start:absorb]
+  // Scores become weights; each lane gets those of the tokens whose values it has, for head g % 2 of the tile.
+  __device__ __forceinline__ void weigh(const Turn& turn, int n, const float (&score)[2], SplitPair (*b)[2]) {
+    float highest = fmaxf(score[0], score[1]);
+#pragma unroll
+    for (int distance = 4; distance < kWarpSize; distance *= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, distance));
+    }
+    const float before = state[n].m;
+    state[n].raise(highest);
+    const float weight[2] = {state[n].weight(score[0]), state[n].weight(score[1])};
+    state[n].l += weight[0] + weight[1];
+    float scaled[kParts][4], top[kParts];
+    bool fits = state[n].m == before;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float mine = __shfl_sync(kAllLanes, weight[i / 2], 4 * (2 * t + i % 2) + g % 2);
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) scaled[s][i] = mine * scale_of(turn.value_scales[i][s]);
+    }
+#pragma unroll
+    for (int s = 0; s < kParts; ++s) {
+      top[s] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top[s] = fmaxf(top[s], fabsf(scaled[s][i]));
+      fits = fits && top[s] * power_of_two(-unit[n][s]) < kRoom;
+    }
+    if (__any_sync(kAllLanes, !fits)) {
+      const float raised = __shfl_sync(kAllLanes, before - state[n].m, lane / 4 * 4 + g % 2);
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) change_unit(n, s, top[s], raised);
+    }
+#pragma unroll
+    for (int s = 0; s < kParts; ++s) {
+      const float in_units = power_of_two(-unit[n][s]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) b[s][i] = SplitPair(scaled[s][2 * i] * in_units, scaled[s][2 * i + 1] * in_units);
+    }
+  }
+  __device__ __forceinline__ void add_values(const Turn& turn, const SplitPair (&b)[kTiles][kParts][2]) {
+#pragma unroll
+    for (int j = 0; j < 2 * kWords; ++j) {
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) word[i] = Codes::word(turn.values[i], j / 2);
+      // Two codes of each token: neighbours are now one number of two tokens.
+      const int codes = j % 2 == 0 ? 0x5140 : 0x7362;
+      const uint32_t first = __byte_perm(word[0], word[1], codes), second = __byte_perm(word[2], word[3], codes);
+      const uint32_t a[4] = {half_pair(first, 0), half_pair(first, 1), half_pair(second, 0), half_pair(second, 1)};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const SplitPair(&weights)[2] = b[n][j * kParts / (2 * kWords)];
+        mma_m16n8k16(o[n][j], a, {weights[0].high, weights[1].high});
+        mma_m16n8k16(o[n][j], a, {weights[0].low, weights[1].low});
+      }
+    }
+  }
+  // --8<-- [end:absorb]
+  // Reads this warp's tokens up to `end`; `token` is the first one. When the first rows are on their way, ready() sees
+  // to the queries.
+  // --8<-- [start:read]
+  template <class Ready>
+  __device__ __forceinline__ void read(const QuantizedPages& head, int token, int end, Ready ready) {
+    Turn turns[kAhead];
+#pragma unroll
+    for (int p = 0; p < kAhead; ++p) {
+      turns[p].begin(head, token + p * kStep, end);
+      turns[p].advance(head, end, kAhead * kStep);
+      turns[p].load_keys(head, lane);
+      turns[p].load_values(head, lane);
+    }
+    ready();
+    while (token < end) {
+#pragma unroll
+      for (Turn& turn : turns) {
+        if (token >= end) break;
+        float score[kTiles][2];
+        scores(turn, score);
+        turn.advance(head, end, kAhead * kStep);
+        turn.load_keys(head, lane);
+        SplitPair weights[kTiles][kParts][2];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) weigh(turn, n, score[n], weights[n]);
+        add_values(turn, weights);
+        turn.load_values(head, lane);
+        token += kStep;
+      }
+    }
+  }
+  // --8<-- [end:read]
+
+  // --8<-- [start:leave]
+  // Of o the elements whose row and column are of one class.
+  template <class Partials>
+  __device__ __forceinline__ void leave(Partials& shared, int warp) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int distance = 4; distance < kWarpSize; distance *= 2) {
+        state[n].l += __shfl_xor_sync(kAllLanes, state[n].l, distance);
+      }
+      if (g == 0 && t < 2 && 2 * n + t < kGroup)
+        shared.m[warp][2 * n + t] = state[n].m, shared.l[warp][2 * n + t] = state[n].l;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int s = 0; s < kParts; ++s) {
+          const float in_units = power_of_two(__shfl_sync(kAllLanes, unit[n][s], 8 * t + 4 * h));
+          if (g / 2 != t || 2 * n + h >= kGroup) continue;
+#pragma unroll
+          for (int i = 0; i < 16 / kParts; ++i) {  // the numbers of a part
+            const int w = Codes::word_of(i), code = Codes::code_of(i), j = 2 * (w + kWords / kParts * s) + code / 2;
+            const int dimension = 16 / kParts * g + 64 * s + i;
+            shared.o[warp][2 * n + h][dimension] = o[n][j][h + code % 2 * 2] * Codes::kUnit * in_units;
+          }
+        }
+      }
+    }
+  }
+  // --8<-- [end:leave]
+};
