@@ -264,7 +264,7 @@ assert errors["FP8"] < 0.035 < errors["NVFP4"] < 0.12
 # engine. Hover over a lane or a sector to see its bytes.
 
 # %%
-# v1: 32 lanes, each at a head of its own, 32 sectors for 64 bytes. The engine: 256 bytes side by side, 8 sectors.
+# v1: 32 lanes, each at a head of its own, 32 sectors for 64 bytes. The engine: halves of four heads, 16 for 512 bytes.
 form = KVCacheFormat(FP8, heads=8, layout="block_wide")
 many = torch.randn(8, 16, 128, generator=random).bfloat16()
 table = cos_sin_table(64, 1e6)

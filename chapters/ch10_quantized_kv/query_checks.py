@@ -21,12 +21,14 @@ EPS, MAX_POSITIONS = 1e-6, 300
 
 def check_queries(backend: Backend) -> None:
     """Caches are those of a launch of K and V alone; Q is normed by its own weight and rotated, and not transformed."""
-    for dtype, (heads, kv_heads, dim, tokens) in product(DTYPES, ((2, 1, 128, 5), (5, 3, 128, 1), (3, 1, 512, 3))):
+    for dtype, (heads, kv_heads, dim, tokens) in product(DTYPES, ((2, 1, 128, 5), (7, 5, 128, 1), (3, 1, 512, 3))):
         x = rows_of_numbers((tokens, heads + 2 * kv_heads, dim), dtype, seed=tokens, kind="wide")
         positions = torch.arange(tokens) * 37 + 5
         slots = torch.arange(tokens).flip(0) * 9
         for positions[-1], slots[0] in ((299, 3), (MAX_POSITIONS, -1)):  # and ones that are not there
             _check(backend, x, heads, positions, slots, KVCacheFormat(FP8, dim, kv_heads, layout="block_wide"))
+    x = rows_of_numbers((64, 9, 128), torch.float16, seed=4)  # so many that the order of a sum shows
+    _check(backend, x, 7, torch.arange(64) * 4, torch.arange(64), KVCacheFormat(FP8))
     x = rows_of_numbers((3, 8, 128), torch.bfloat16, seed=2)
     _check(backend, x, 4, torch.arange(3), torch.arange(3), KVCacheFormat(NVFP4, heads=2), normed=False)
 

@@ -16,83 +16,24 @@ import torch
 from torch import Tensor
 
 from chapters.ch10_quantized_kv.combinations import TURNS, Combination, Turn, casts
+from chapters.ch10_quantized_kv.rounding_checks import (
+    check_every_e2m1_rounding,
+    check_every_e4m3_rounding,
+    check_every_power_of_two,
+    check_every_quotient,
+)
 from chapters.ch10_quantized_kv.store_runs import HADAMARD_SCALE, NAME, Setting, assert_same, run, table, weight_of
-from qwen3_ref.narrow_floats import E2M1_NUMBERS, decode_e4m3, pack_pairs
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat, Layout
 from qwen_cuda.operators.kv_arguments import Stage
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.numbers import KINDS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-FP8, MXFP4, NVFP4 = CastArgs("e4m3", 32, "ue8m0"), CastArgs("e2m1", 32, "ue8m0"), CastArgs("e2m1", 16, "e4m3")
+FP8, NVFP4 = CastArgs("e4m3", 32, "ue8m0"), CastArgs("e2m1", 16, "e4m3")
 TURN: Turn = ("tail", "half", False)
 STAGES: tuple[Stage | None, ...] = (None, *get_args(Stage))
 LATENT = Combination(512, norm=True, rope=TURN, cast=CastArgs("e4m3", 64, "float32"), target="cache", heads=1)
 KEYS = Combination(norm=True, rope=("whole", "half", False), hadamard=True, cast=FP8, target="k and v")
-
-
-def quantized(backend: Backend, x: Tensor, cast: CastArgs) -> tuple[Tensor, Tensor]:
-    """Codes and scales of `x: [t, D]`, as bytes."""
-    sizes = (cast.data_bytes(x.shape[1]), cast.scale_bytes(x.shape[1]))
-    data, scales = (torch.empty(len(x), 1, size, dtype=torch.uint8, device=backend.device) for size in sizes)
-    placed = x[:, None].contiguous().to(backend.device)
-    backend.op(NAME)(placed, values=cast.values, group=cast.group, scale_format=cast.scales, data=data, scales=scales)
-    return data[:, 0].cpu(), scales[:, 0].cpu()
-
-
-def in_groups_with(largest: float, numbers: Tensor) -> Tensor:
-    """`numbers` in rows of 128 whose groups of 32 begin with `largest`: with ue8m0 their scale is 1. → `[t, 128]`"""
-    padded = torch.nn.functional.pad(numbers, (0, -len(numbers) % 124)).view(-1, 4, 31)
-    first = torch.full((*padded.shape[:2], 1), largest, dtype=numbers.dtype)
-    return torch.cat((first, padded), dim=-1).flatten(1)
-
-
-def around(numbers: Tensor) -> Tensor:
-    """float32 numbers, those beside them, the middles of neighbours and those beside them; of both signs."""
-    middles = (numbers[1:] + numbers[:-1]) / 2
-    exact = torch.cat((numbers, middles))
-    near = torch.cat((exact, exact.nextafter(torch.tensor(torch.inf)), exact.nextafter(torch.tensor(-torch.inf))))
-    near = near[near.abs() <= numbers.max()]
-    return torch.cat((near, -near))
-
-
-def check_every_e4m3_rounding(backend: Backend) -> None:
-    """All numbers of bfloat16 up to 448, then float32 at every tie and beside it: the bits of torch.float8_e4m3fn."""
-    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
-    every = every[every.abs() <= 448][:: 1 if backend.name != "sim" else 5]
-    for numbers in (every, around(decode_e4m3(torch.arange(0x7F, dtype=torch.uint8)))):
-        x = in_groups_with(448.0, numbers)
-        data, scales = quantized(backend, x, FP8)
-        assert bool((scales == 127).all())
-        assert_same("codes", data, x.float().to(torch.float8_e4m3fn).view(torch.uint8))
-
-
-def check_every_e2m1_rounding(backend: Backend) -> None:
-    """Each number, each tie and what is beside it, by a table: ties go to the number with an even code."""
-    numbers = around(torch.tensor(E2M1_NUMBERS))
-    x = in_groups_with(6.0, numbers)
-    data, scales = quantized(backend, x, MXFP4)
-    assert bool((scales == 127).all())
-    distances = (x.double().abs()[..., None] - torch.tensor(E2M1_NUMBERS, dtype=torch.float64)).abs()
-    odd = torch.arange(8) % 2
-    nearest = (distances == distances.amin(-1, keepdim=True)).double() * (2 - odd)  # an even code counts twice
-    codes = (nearest.argmax(-1) + 8 * x.signbit()).to(torch.uint8)
-    assert_same("codes", data, pack_pairs(codes))
-
-
-def check_every_power_of_two(backend: Backend) -> None:
-    """UE8M0: for amax in every binade, at, above and below largest · 2^e: the smallest power of two not below."""
-    bits = torch.arange(255)[:, None] * 2**23 + torch.tensor(
-        [0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x5FFFFF, 0x600000, 0x600001, 0x7FFFFF]
-    )
-    amax = bits.flatten().to(torch.int32).view(torch.float32)
-    x = torch.zeros(len(amax), 32).scatter(1, (torch.arange(len(amax)) % 32)[:, None], -amax[:, None])
-    x = torch.nn.functional.pad(x.flatten(), (0, -x.numel() % 128)).view(-1, 128)
-    powers = torch.ldexp(torch.ones(255, dtype=torch.float64), torch.arange(255) - 127)
-    for cast, largest in ((FP8, 448.0), (MXFP4, 6.0)):
-        _, scales = quantized(backend, x, cast)
-        wanted = (powers[:, None] * largest < amax.double()).sum(0)
-        assert_same("scales", scales.flatten()[: len(amax)], wanted.to(torch.uint8))
 
 
 def check_edge_values(backend: Backend) -> None:
@@ -166,6 +107,9 @@ def check_keys_and_values(backend: Backend) -> None:
         how = replace(KEYS, cast=cast, layout=layout, stage=stage, heads=3)
         run(backend, Setting(how, kind="wide"))
         run(backend, Setting(replace(LATENT, layout=layout, stage=stage)), tokens=3)
+    turns: tuple[Turn, ...] = (TURN, ("whole", "interleaved", False), ("whole", "half", True))
+    for turn in turns:
+        run(backend, Setting(replace(KEYS, rope=turn)), tokens=2)
     for heads, dtype in product((1, 2, 5, 8), DTYPES):
         run(backend, Setting(replace(KEYS, heads=heads), dtype), tokens=3)
 
@@ -189,6 +133,9 @@ def check_slots(backend: Backend) -> None:
 def check_positions(backend: Backend) -> None:
     """Those that cos_sin does not have give NaN and write nothing to a cache, not even V; the others do not notice."""
     end = 300
+    for how in (KEYS, replace(KEYS, target="rows", cast=NVFP4)):  # four heads a warp
+        positions = torch.tensor([end - 1, end, 2**32 + 1, -1, 3])
+        run(backend, Setting(how, max_positions=end), tokens=5, positions=positions)
     for dtype in (torch.int32, torch.int64):
         positions = torch.tensor([end - 1, -1, 7, end, 0, 2**31 - 1])
         if dtype == torch.int64:
@@ -205,7 +152,8 @@ def check_positions(backend: Backend) -> None:
 def check_strides(backend: Backend) -> None:
     """Heads that are a slice of a projection, tables with gaps, blocks with gaps; many tokens; none."""
     for dtype, how in product(DTYPES, (KEYS, LATENT, Combination(norm=True, rope=TURN))):
-        run(backend, Setting(how, dtype, x_padding=132, table_padding=4, block_padding=16))
+        for padding in (132, 136):  # 8 bytes, and 16
+            run(backend, Setting(how, dtype, x_padding=padding, table_padding=4, block_padding=16))
         run(backend, Setting(how, dtype), tokens=0)
     run(backend, Setting(replace(KEYS, heads=1, block_size=64)), tokens=70)
 
@@ -256,6 +204,7 @@ STORE_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_hadamard,
     check_every_e4m3_rounding,
     check_every_e2m1_rounding,
+    check_every_quotient,
     check_every_power_of_two,
     check_edge_values,
     check_formats,

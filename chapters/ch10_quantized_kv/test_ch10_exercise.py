@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chapters.ch10_quantized_kv.store_checks import (
-    STORE_CHECKS,
-    check_every_power_of_two,
-    check_hadamard,
-    check_same_bits_in_any_batch,
-)
+from chapters.ch10_quantized_kv.rounding_checks import check_every_power_of_two
+from chapters.ch10_quantized_kv.store_checks import STORE_CHECKS, check_hadamard, check_same_bits_in_any_batch
 from qwen_cuda.building import Edit, Library, build
 from qwen_cuda.testing.backends import opened
 from qwen_cuda.testing.exercise import Holes, files_asked, run_exercise, with_holes_filled

@@ -23,6 +23,18 @@ def transform(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("head_transform.cuh", old, new, count),)
 
 
+def four_heads(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("four_heads.cuh", old, new, count),)
+
+
+def four_stored(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("four_heads_store.cuh", old, new, count),)
+
+
+def groups(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+    return (Edit("group_codes.cuh", old, new, count),)
+
+
 def narrow(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
     return (Edit("narrow_floats.cuh", old, new, count),)
 
@@ -90,6 +102,39 @@ MUTANTS = (
            place("place.kept = place.known && ", "place.kept = ")),
     Mutant("scales by the stride of codes", "In a block-wide cache scales lie apart.",
            rows("row * layout.scale_row_stride", "row * layout.data_row_stride"), "checked"),
+    # Four heads a warp.
+    Mutant("squares in another tree", "The norm of four heads has other bits than that of one.",
+           four_heads("sums[i] = sums[2 * i] + sums[2 * i + 1]", "sums[i] = sums[i] + sums[i + n]")),
+    Mutant("one sign for all distances", "The transform adds where it must subtract.",
+           four_heads("lane & distance ? -1.0f", "lane & 1 ? -1.0f")),
+    Mutant("V over K", "Both go into one cache.", four_stored("shift, f.v, place", "shift, f.k, place")),
+    Mutant("heads behind the last one are stored", "A role's last warp has less than four heads.",
+           four_stored("place.there = head < heads;", "place.there = true;"), "checked"),
+    Mutant("heads behind the last one are read", "The last warp reads past x.",
+           four_stored("min(head, heads - 1)", "head"), "checked"),
+    Mutant("half of a slot counts", "A slot of 2^32 is taken for slot 0.", four_stored(" & (upper == 0)", "")),
+    Mutant("four heads of an unknown position are kept", "NaN gets into the cache, by the other kernel.",
+           four_stored(" || (f.slots.bytes != 0 && !known)", "")),
+    Mutant("four heads of an unknown position have numbers", "Queries and rows are turned as if it were 0.",
+           four_stored("known ? 0 : 0x7fff7fffu", "0")),
+    Mutant("an outlet is forgotten", "Four heads a warp have none.",
+           four_stored("a.stage != qwen::Stage::kNone || ", "")),
+    Mutant("pairs of neighbours are turned as halves", "The launcher takes any rotation of the whole head.",
+           four_stored("a.interleaved || ", "")),
+    Mutant("a group of 128 is two", "Each half of a head has a scale of its own.",
+           groups("if (group_shift > 3)", "if (group_shift > 4)")),
+    Mutant("one scale for two groups", "The upper half of a head has the scales of the lower.",
+           groups("in_group ? high.code : low.code", "low.code")),
+    Mutant("quotient not corrected", "A product with the reciprocal falls on the other side of a tie.",
+           groups("return fmaf(fmaf(b, near, -a), -reciprocal, near);", "return near;")),
+    Mutant("minus zero loses its sign in a quotient", "−0 is stored as 0.",
+           groups("fmaf(fmaf(b, near, -a), -reciprocal, near)", "fmaf(fmaf(-b, near, a), reciprocal, near)")),
+    Mutant("tiny groups are not raised", "What a quotient is off is a subnormal, and is rounded.",
+           groups("kWide && value < 1 / kRaised", "false")),
+    Mutant("ties away from zero in eight FP4", "Halves round up.",
+           narrow("0x00ff00ffu + (size >> 9 & 0x00010001u)", "0x01000100u")),
+    Mutant("eight FP4 do not saturate", "Beyond 6 comes −0.",
+           narrow("__vminu2(bits & 0x7fff7fffu, 0x0e000e00u)", "bits & 0x7fff7fffu")),
 )  # fmt: skip
 
 

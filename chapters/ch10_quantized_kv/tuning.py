@@ -2,7 +2,7 @@
 
     python -m chapters.ch10_quantized_kv.tuning [--device cuda] [--output FILE] [--quick]
 
-The kernel chooses the warps of a block by the number of heads. Each candidate is the kernel's own file with one
+The kernel chooses the warps of a block by the number of warps. Each candidate is the kernel's own file with one
 passage replaced, as a mutant is, and its codes are held against the unfused pipeline's before it is timed.
 """
 
@@ -21,25 +21,28 @@ from qwen_cuda.loading import default_library
 RESULTS = "ch10_tuning"
 SOURCE = "norm_rope_hadamard_quant_store.cu"
 TOKENS = (1, 8, 32, 64, 128, 512, 1024, 8192, 32768)
-CHOICE = "rows <= 512 ? 1 : kMostWarps"
-MOST = "kMostWarps = 4;"
-EARLY = """\
-    const float* turns = a.cos_sin + (place.known ? place.position : 0) * a.cos_sin_stride;
-    angles = load_angles<kChunks>(turns, a.rotary_dim, a.interleaved, a.conjugate, lane);
+CHOICE = "warps <= 512 ? 1 : kMostWarps"
+FOUR, MOST = "four_heads_store.cuh", "kMostWarps = 4;"
+ANGLES = """\
+  PartAngles angles;
+  if (f.cos_sin != nullptr) {
+    const char* turns = f.cos_sin + uint64_t(known ? position.value : 0) * f.angle_bytes;
+    angles = load_part_angles(turns, part);
+  }
 """
+BEFORE_K = "  HeadPart values = HeadPart::of<T>(stored);\n"
 EDITS = {
     **{
         f"{warps} warps a block": (
-            Edit(SOURCE, MOST, f"kMostWarps = {max(warps, 4)};"),
+            Edit(FOUR, MOST, f"kMostWarps = {max(warps, 4)};"),
             Edit(SOURCE, CHOICE, str(warps)),
         )
         for warps in (1, 2, 4, 8)
     },
+    "a warp for each head": (Edit(SOURCE, "if (suits_four_heads(args))", "if (false)"),),
+    "angles asked for after V": (Edit(FOUR, ANGLES, ""), Edit(FOUR, BEFORE_K, ANGLES + BEFORE_K)),
+    "codes of FP4 one by one": (Edit("group_codes.cuh", "kPacked = !kE4M3 && kWide;", "kPacked = false;"),),
     "software conversions": (Edit("narrow_floats.cuh", "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890", "#if 0"),),
-    "angles asked for after the norm": (
-        Edit(SOURCE, EARLY, ""),
-        Edit(SOURCE, "    rotate(head, angles,", f"{EARLY}    rotate(head, angles,"),
-    ),
 }
 
 

@@ -1,14 +1,18 @@
 // norm_rope_hadamard_quant_store.cu: five stages between a projection and a quantised KV cache, in one launch.
 //
-// Mapping   A warp has a head of a token. Lane l owns the four elements from 128 c + 4 l on, for each chunk c of 128:
-//           its loads and stores lie beside its neighbours'. A group of 16 elements is four lanes, one of 128 the warp.
+// Mapping   Two kernels. Heads that a cache gets in every step go four or eight to a warp: four_heads_store.cuh. All
+//           others have a warp each, transform_heads below: lane l owns the four elements from 128 c + 4 l on, for each
+//           chunk c of 128. Its loads and stores lie beside its neighbours'. A group of 16 elements is four lanes, one
+//           of 128 the warp. launch() says which it is; both give the same bits.
 // Order     Sums and butterflies run in one order, whatever the launch: a head has the same bits in any company.
 // Traffic   x in; codes and scales out. On request one stage more, in the dtype of x. Nothing else leaves the registers
-//           but for the rotation, where an element meets its partner in shared memory.
+//           but for the rotation of transform_heads, where an element meets its partner in shared memory.
 // Contract  Norm, rotation and Hadamard transform in fp32, one rounding to the dtype of x; then quantisation, which
 //           rounds a second time. So the codes of a head are those of its stored, rounded form. Queries, where x has
 //           them ahead of keys, take the first two stages and leave for their own output. Stages are switched at
-//           run time: every warp of a launch takes the same way, and six kernels serve all combinations.
+//           run time: every warp of a launch takes the same way. Six kernels serve all combinations, and ten the usual
+//           ones, for two dtypes and five pairs of formats.
+#include "four_heads_store.cuh"
 #include "head_transform.cuh"
 #include "quantized_rows.cuh"
 #include "store_place.cuh"
@@ -16,7 +20,6 @@
 namespace {
 
 using Args = qwen::NormRopeHadamardQuantStore;
-constexpr int kMostWarps = 4;  // of a block
 
 template <class T, int kChunks>
 __device__ __forceinline__ void store_rounded(void* out, const HeadValues<kChunks>& head, int64_t row, int lane) {
@@ -129,23 +132,47 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a)
 
 // Blocks of one warp spread the heads of few tokens over many SMs.
 // --8<-- [start:launch]
-template <class T, int kChunks>
-void launch_heads(const Args& a, cudaStream_t stream) {
+int warps_of_block(int64_t warps) {
+  return warps <= 512 ? 1 : kMostWarps;
+}
+
+template <class A>
+void launch_dependent(void (*kernel)(A), dim3 grid, dim3 block, const A& args, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
+  launch(options, kernel, grid, block, 0, stream, args);
+}
+
+template <class T, int kChunks>
+void launch_heads(const Args& a, cudaStream_t stream) {
   const int64_t rows = a.tokens * a.heads;
-  const int warps = rows <= 512 ? 1 : kMostWarps;
+  const int warps = warps_of_block(rows);
   const dim3 grid(unsigned((rows + warps - 1) / warps)), block(unsigned(warps * kWarpSize));
-  launch(options, transform_heads<T, kChunks>, grid, block, 0, stream, a);
+  launch_dependent(transform_heads<T, kChunks>, grid, block, a, stream);
 }
 // --8<-- [end:launch]
+
+template <class T>
+void launch_four_heads(const Args& a, cudaStream_t stream) {
+  dispatch_format(a.layout, [&](auto values, auto scales) {
+    const FourHeads f = four_heads(a);
+    const unsigned quads = f.query_warps + quads_of(f.keys), warps = unsigned(warps_of_block(a.tokens * quads));
+    const dim3 grid(quads, (f.tokens + warps - 1) / warps), block(kWarpSize, warps);
+    launch_dependent(transform_four_heads<T, values(), scales()>, grid, block, f, stream);
+  });
+}
 
 }  // namespace
 
 void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream) {
+  // --8<-- [start:choice]
   dispatch_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      if (suits_four_heads(args)) return launch_four_heads<T>(args, stream);
+    }
     if (args.head_dim == kChunk) return launch_heads<T, 1>(args, stream);
     launch_heads<T, 4>(args, stream);
   });
+  // --8<-- [end:choice]
 }

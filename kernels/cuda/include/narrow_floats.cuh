@@ -56,16 +56,18 @@ __device__ __forceinline__ float from_e2m1(unsigned code) {
   return code & 8u ? -value : value;
 }
 
-// Four numbers, the first in the lowest bits.
-__device__ __forceinline__ uint32_t to_e4m3x4(const float (&values)[4]) {
+// Two or four numbers, the first in the lowest bits.
+__device__ __forceinline__ unsigned to_e4m3x2(float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  unsigned short low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(values[1]), "f"(values[0]));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(values[3]), "f"(values[2]));
-  return uint32_t(high) << 16 | low;
+  unsigned short codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
 #else
-  return to_e4m3(values[0]) | to_e4m3(values[1]) << 8 | to_e4m3(values[2]) << 16 | to_e4m3(values[3]) << 24;
+  return to_e4m3(first) | to_e4m3(second) << 8;
 #endif
+}
+__device__ __forceinline__ uint32_t to_e4m3x4(const float (&values)[4]) {
+  return to_e4m3x2(values[2], values[3]) << 16 | to_e4m3x2(values[0], values[1]);
 }
 
 __device__ __forceinline__ uint16_t to_e2m1x4(const float (&values)[4]) {
@@ -82,6 +84,32 @@ __device__ __forceinline__ uint16_t to_e2m1x4(const float (&values)[4]) {
   return uint16_t(to_e2m1(values[0]) | to_e2m1(values[1]) << 4 | to_e2m1(values[2]) << 8 | to_e2m1(values[3]) << 12);
 #endif
 }
+
+// Eight numbers times 2^-14, as bfloat16 has them in units of a scale. As fp16, sign, exponent and significand are then
+// those of E2M1, subnormals too, with nine bits more: so two at a time are rounded as integers. That fp16 has rounded
+// before shows in no code: what is near a tie of E2M1, and not a tie, is further from it than fp16 rounds.
+// --8<-- [start:e2m1x8]
+__device__ __forceinline__ uint32_t to_e2m1x8(const float (&values)[8]) {
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __half2 both = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+    const uint32_t bits = *reinterpret_cast<const uint32_t*>(&both);
+    // 6 at most, for a NaN too. A carry runs into the exponent, as it should.
+    const uint32_t size = __vminu2(bits & 0x7fff7fffu, 0x0e000e00u);
+    const uint32_t rounded = size + 0x00ff00ffu + (size >> 9 & 0x00010001u);
+    pairs[i] = (bits & 0x80008000u) | (rounded & 0x7fff7fffu);
+  }
+  // Of each number one byte, with its sign in bit 7 and its code in bits 1 to 3: those of
+  // the first numbers of all pairs, and of the second ones.
+  const uint32_t low = __byte_perm(pairs[0], pairs[1], 0x7351);
+  const uint32_t high = __byte_perm(pairs[2], pairs[3], 0x7351);
+  const uint32_t first = __byte_perm(low, high, 0x5410);
+  const uint32_t second = __byte_perm(low, high, 0x7632);
+  const uint32_t lower = (first >> 1 & 0x07070707u) | (first >> 4 & 0x08080808u);
+  return lower | (second << 3 & 0x70707070u) | (second & 0x80808080u);
+}
+// --8<-- [end:e2m1x8]
 
 // --8<-- [start:ue8m0]
 // The smallest power of two not below amax / largest, amax given by its bits. `largest`

@@ -26,6 +26,7 @@ CHECK(bit_functions) {
   EXPECT(__funnelshift_r(7u, 9u, 32) == 7u);  // shifts count modulo 32
   EXPECT(__dp4a(int(0x01ff02feu), int(0x02020202u), 5) == 5 + 2 * (1 - 1 + 2 - 2));
   EXPECT(__dp4a(0x01ff02feu, 0x02020202u, 5u) == 5 + 2 * (1 + 255 + 2 + 254));
+  EXPECT(__vmaxu2(0x0001ffffu, 0x80007fffu) == 0x8000ffffu && __vminu2(0x0001ffffu, 0x80007fffu) == 0x00017fffu);
   EXPECT(__mulhi(-3, 1 << 30) == -1 && __umulhi(0x80000000u, 6u) == 3);
   EXPECT(__float_as_uint(1.0f) == 0x3f800000u && __int_as_float(-1) != __int_as_float(-1));
   EXPECT(__longlong_as_double(__double_as_longlong(-0.1)) == -0.1);

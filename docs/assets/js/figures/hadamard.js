@@ -5,7 +5,8 @@
   const { define, html, svg, canvas, speaker, step: stepped } = window.Figures;
   const COUNT = 128;
   const STAGES = 7;
-  const OF_LANE = 4;
+  const OF_LANE = 8; // neighbours; each of a head's 8 lanes has as many again 64 elements on
+  const LANES = 8;
   const GROUP = 32; // of MXFP4
   const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
   const FIRST = 29;
@@ -91,7 +92,8 @@
     const values = () => staged(INPUTS[state.input], state.stage);
     /* Who takes part in the next stage with the chosen element, or took part in the last one. */
     const bit = () => 1 << Math.min(state.stage, STAGES - 1);
-    const where = () => (bit() < OF_LANE ? "in the lane's registers" : `by a shuffle over ${bit() / OF_LANE} ${bit() === OF_LANE ? "lane" : "lanes"}`);
+    const apart = () => (bit() / OF_LANE) % LANES;
+    const where = () => (apart() < 1 ? "in the lane's registers" : `by a shuffle over ${apart()} ${apart() === 1 ? "lane" : "lanes"}`);
 
     function sentence(now) {
       const height = largest(now) / rms(now);
@@ -154,7 +156,7 @@
           if (part) node.append(svg("rect", { x: i * wide + 0.3, y: top + stage * PITCH, width: Math.max(wide - 0.6, 1), height: PITCH - 3, class: `ha-part ${sign ? "minus" : "plus"}`, "data-stage": stage, "data-element": i, "data-sign": sign }));
         }
       }
-      node.append(label("the head's 128 elements, four a lane", 0, 12, "start"),
+      node.append(label("the head's 128 elements, eight neighbours a lane", 0, 12, "start"),
         label("stage by stage, of what the chosen one is made: green added, red subtracted", 0, top - 8, "start", width));
       return top + PITCH * (STAGES + 1) + 2;
     }

@@ -109,6 +109,12 @@ inline int __mulhi(int a, int b) {
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return unsigned(uint64_t(a) * b >> 32);
 }
+inline unsigned __vmaxu2(unsigned a, unsigned b) {  // of the lower and of the upper 16 bits
+  return ((a >> 16 > b >> 16 ? a : b) & 0xffff0000u) | (((a & 0xffffu) > (b & 0xffffu) ? a : b) & 0xffffu);
+}
+inline unsigned __vminu2(unsigned a, unsigned b) {
+  return ~__vmaxu2(~a, ~b);
+}
 
 #define CUDASIM_MIN_MAX(T) \
   inline T min(T a, T b) { \
