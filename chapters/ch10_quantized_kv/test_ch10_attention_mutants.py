@@ -26,6 +26,10 @@ def reader(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("quantized_reader.cuh", old, new),)
 
 
+def queries(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("query_tiles.cuh", old, new),)
+
+
 MUTANTS = (
     # Where a lane's codes and scale lie.
     Mutant("FP4 counted as bytes", "The lanes of the second half read beyond the row.",
@@ -50,12 +54,13 @@ MUTANTS = (
     Mutant("NaN as a number", "A group with an infinity or a NaN reads as if it had none.",
            pages("fabsf(number) == nan ?", "false ?")),
     Mutant("unit of FP4's keys forgotten", "Scores are 2^6 times too small.",
-           reader("power_of_two(-up) * Codes::kUnit", "power_of_two(-up)")),
+           queries("power_of_two(-up) * Codes::kUnit", "power_of_two(-up)")),
     # Products of halves.
     Mutant("queries rounded to halves", "Scores are right within 2^-11.", reader("{q.z, q.w}", "{0u, 0u}")),
     Mutant("weights rounded to halves", "The output is right within 2^-11.",
            reader("{weights[0].low, weights[1].low}", "{0u, 0u}")),
-    Mutant("queries in no unit", "Large ones are infinite as halves.", reader("limited(10 - exponent_of(largest))", "0")),
+    Mutant("queries in no unit", "Large ones are infinite as halves.",
+           queries("limited(10 - exponent_of(largest))", "0")),
     Mutant("all quarters in each column", "A lane's sum has the numbers of other scales.",
            reader("g / 2 == t ? g : Queries::kZeros", "g")),
     Mutant("heads swapped on their way", "A quarter of one head is added to the other.",
@@ -82,7 +87,7 @@ MUTANTS = (
     Mutant("results over queries", "A warp that has ended overwrites what others read.",
            kernel("  });\n  __syncthreads();", "  });"), "checked"),
     Mutant("first query head transformed alone", "The others meet keys of another basis.",
-           reader("if (hadamard_scale != 0.0f)", "if (hadamard_scale != 0.0f && warp == 0)")),
+           queries("if (hadamard_scale != 0.0f)", "if (hadamard_scale != 0.0f && warp == 0)")),
 )  # fmt: skip
 
 

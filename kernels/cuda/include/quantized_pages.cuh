@@ -43,7 +43,7 @@ struct ScaleReader {
 // --8<-- [end:scale_reader]
 
 // Two E4M3 codes, of the lower or the upper half of a word, as halves: exactly.
-__device__ __forceinline__ uint32_t half_pair(uint32_t word, int upper) {
+__device__ __forceinline__ uint32_t halves(uint32_t word, int upper) {
   const auto codes = static_cast<unsigned short>(word >> 16 * upper);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t pair;
@@ -71,10 +71,10 @@ struct CodeWords {
     return w % 2 == 0 ? (codes << 4 & 0x80808080u) | (codes << 2 & 0x1c1c1c1cu)
                       : (codes & 0x80808080u) | (codes >> 2 & 0x1c1c1c1cu);
   }
+  // --8<-- [end:e2m1]
   // The word that has one of the lane's numbers, and which of its codes that is.
   static __device__ __forceinline__ int word_of(int number) { return kE4M3 ? number / 4 : number / 8 * 2 + number % 2; }
   static __device__ __forceinline__ int code_of(int number) { return kE4M3 ? number % 4 : number % 8 / 2; }
-  // --8<-- [end:e2m1]
 };
 
 template <int kWords>

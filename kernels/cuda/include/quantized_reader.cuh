@@ -12,83 +12,8 @@
 //           follows the largest seen, as the softmax follows its maximum.
 #pragma once
 
-#include "head_transform.cuh"
-#include "paged_attention.cuh"
-#include "quantized_pages.cuh"
+#include "query_tiles.cuh"
 #include "tensor_cores.cuh"
-
-// 2^n for a whole number n from -126 to 127.
-__device__ __forceinline__ float power_of_two(int n) {
-  return __uint_as_float(unsigned(n + 127) << 23);
-}
-// The whole part of log2 of a magnitude: -127 for zero and subnormals.
-__device__ __forceinline__ int exponent_of(float magnitude) {
-  return int(__float_as_uint(magnitude) >> 23) - 127;
-}
-constexpr int kLeastExponent = -126, kLargestExponent = 126;  // whose power and its inverse are normal numbers
-__device__ __forceinline__ int limited(int exponent) {
-  return min(max(exponent, kLeastExponent), kLargestExponent);
-}
-
-// Two numbers as halves and what the halves leave, which is two halves as well.
-// --8<-- [start:split]
-struct SplitPair {
-  uint32_t high, low;
-
-  SplitPair() = default;
-  __device__ __forceinline__ SplitPair(float x, float y) {
-    const __half2 rounded = __floats2half2_rn(x, y);
-    const __half2 rest = __floats2half2_rn(x - __low2float(rounded), y - __high2float(rounded));
-    high = *reinterpret_cast<const uint32_t*>(&rounded), low = *reinterpret_cast<const uint32_t*>(&rest);
-  }
-};
-// --8<-- [end:split]
-
-// The group's queries as columns of b, for all warps of the block.
-template <int kGroup, ValueFormat kValues>
-struct QueryTiles {
-  static constexpr int kTiles = (kGroup + 1) / 2, kSteps = 8, kZeros = 8;
-  using Codes = CodeWords<kValues>;
-  // Of a column's own 32 rows: four numbers a step, high and low. One column more has zeros.
-  alignas(16) __half2 columns[kTiles][kSteps][kZeros + 1][4];
-  float unit[2 * kTiles];  // what scores are in
-
-  // Warp w has head w. A head beyond `group` is 0: it is computed like the others, and not written.
-  // --8<-- [start:queries]
-  template <class T>
-  __device__ __forceinline__ void set(const T* from, int group, float scale, float hadamard_scale, int warp, int lane) {
-    for (int i = threadIdx.x; i < kTiles * kSteps * 4; i += kAttentionThreads) {
-      columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
-    }
-    if (warp >= 2 * kTiles) return;
-    float q[kOfLane] = {};
-    if (warp < group) {
-      const auto loaded = load_chunk<true, kOfLane>(from + warp * kChunk + kOfLane * lane);
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) q[i] = to_float(loaded.values[i]) * (scale * kLog2OfE);
-    }
-    if (hadamard_scale != 0.0f) hadamard<kWarpSize>(q, hadamard_scale, lane);
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) largest = fmaxf(largest, fabsf(q[i]));
-#pragma unroll
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
-    }
-    const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
-    if (lane == 0) unit[warp] = power_of_two(-up) * Codes::kUnit;
-    const int column = lane / 8 * 2 + warp % 2;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int number = lane % 8 * kOfLane + i, code = Codes::code_of(number);
-      const SplitPair split(q[i] * power_of_two(up), 0.0f);
-      auto* to = reinterpret_cast<__half*>(columns[warp / 2][Codes::word_of(number)][column]);
-      to[code] = reinterpret_cast<const __half&>(split.high);
-      to[code + 4] = reinterpret_cast<const __half&>(split.low);
-    }
-  }
-  // --8<-- [end:queries]
-};
 
 template <int kGroup, ValueFormat kValues, int kParts>
 struct QuantizedReader {
@@ -123,13 +48,14 @@ struct QuantizedReader {
 
   // The scores of tokens g and g + 8 with head t % 2 of each tile; -inf where there is no token.
   // --8<-- [start:scores]
-  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[kTiles][2]) const {
+  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[kTiles][2]) {
     float sums[kTiles][2][kChains][4] = {};  // of the first and the last 16 numbers
     const int column = g / 2 == t ? g : Queries::kZeros;
 #pragma unroll
     for (int j = 0; j < Queries::kSteps; ++j) {
-      const uint32_t first = Codes::word(turn.keys[0], j), second = Codes::word(turn.keys[1], j);
-      const uint32_t a[4] = {half_pair(first, 0), half_pair(second, 0), half_pair(first, 1), half_pair(second, 1)};
+      const uint32_t k0 = Codes::word(turn.keys[0], j);
+      const uint32_t k8 = Codes::word(turn.keys[1], j);
+      const uint32_t a[4] = {halves(k0, 0), halves(k8, 0), halves(k0, 1), halves(k8, 1)};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const uint4 q = *reinterpret_cast<const uint4*>(queries.columns[n][j][column]);
@@ -140,7 +66,8 @@ struct QuantizedReader {
     const bool odd = t % 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float scale[2] = {scale_of(turn.key_scales[r][0]), scale_of(turn.key_scales[r][kParts - 1])};
+      const float first = scale_of(turn.key_scales[r][0]);
+      const float last = scale_of(turn.key_scales[r][kParts - 1]);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         float of_head[2] = {};
@@ -150,7 +77,7 @@ struct QuantizedReader {
           for (int half = 0; half < 2; ++half) {
             float sum = sums[n][half][0][2 * r + h];
             if (kChains == 2) sum += sums[n][half][kChains - 1][2 * r + h];
-            of_head[h] += sum * scale[half];
+            of_head[h] += sum * (half == 0 ? first : last);
           }
         }
         // The quarters of a row are added, and each lane goes on with one of the two heads.
@@ -172,7 +99,8 @@ struct QuantizedReader {
     }
     largest[n][s] = fmaxf(largest[n][s] + raised, float(limited(exponent_of(top))));
     const int wanted = limited(int(floorf(largest[n][s])) - kAbove);
-    const float factor = exp2_approximate(raised) * power_of_two(limited(unit[n][s] - wanted));
+    const float to_unit = power_of_two(limited(unit[n][s] - wanted));
+    const float factor = exp2_approximate(raised) * to_unit;
     unit[n][s] = wanted;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {  // of column 2 t + h, which this lane has in o
@@ -233,7 +161,7 @@ struct QuantizedReader {
       // Two codes of each token: neighbours are now one number of two tokens.
       const int codes = j % 2 == 0 ? 0x5140 : 0x7362;
       const uint32_t first = __byte_perm(word[0], word[1], codes), second = __byte_perm(word[2], word[3], codes);
-      const uint32_t a[4] = {half_pair(first, 0), half_pair(first, 1), half_pair(second, 0), half_pair(second, 1)};
+      const uint32_t a[4] = {halves(first, 0), halves(first, 1), halves(second, 0), halves(second, 1)};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const SplitPair(&weights)[2] = b[n][j * kParts / (2 * kWords)];
