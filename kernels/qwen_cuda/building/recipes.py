@@ -80,8 +80,7 @@ def _sim(library: Library) -> Recipe:
         linked = (_SANITIZER[variant],)
         flags = ("-g", "-fno-omit-frame-pointer", *linked)
     if not library.lines:
-        # A mutant runs for a second. So it is compiled as fast as can be; the checker wants each access once.
-        flags = (*flags, "-g0", *(["-O0"] if variant == "plain" else []))
+        flags = (*flags, "-g0")
     # GCC marks no instruction of an optimised line as the start of a statement, and gdb then breaks somewhere else.
     lines = () if compiler.is_clang else ("-gno-statement-frontiers",)
     folders = (CUDA_HEADERS, SIM_HEADERS)
