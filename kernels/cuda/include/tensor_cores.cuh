@@ -1,6 +1,6 @@
 // tensor_cores.cuh: the product of two small matrices that the lanes of a warp hold together, by one instruction.
 //
-//   d (16 x 8, fp32) += a (16 x 16, fp16) * b (16 x 8, fp16)
+//   d (16 x 8, fp32) += a (16 x 16, T) * b (16 x 8, T)        T: fp16, or from compute capability 8.0 on bf16
 //
 // Lane 4 g + t holds of a the rows g and g + 8, of b the column g, of d the rows g and g + 8. In PTX: mma.m16n8k16.
 //
@@ -11,21 +11,31 @@
 // Products are exact and are added in fp32, in an order that is the same each time but not ours to choose.
 #pragma once
 
-#include "cuda_platform.cuh"
+#include "number_types.cuh"
 
 #ifdef __CUDACC__
 
 // All lanes of the warp call it, hence volatile: it must not move into a branch. Two numbers share a word, the first in
 // the lower half.
 // --8<-- [start:mma]
+template <class T = __half>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
 #else  // Turing's instruction takes half of the columns of a at a time
+  static_assert(std::is_same_v<T, __half>, "Turing multiplies no tiles of bf16");
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     asm volatile(

@@ -94,25 +94,32 @@ __global__ void matches(unsigned* out) {
   out[128 + l] = unsigned(all);
 }
 
-uint32_t halves(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
+template <class T>
+uint32_t pair_of(float low, float high) {
+  std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162> pair;
+  if constexpr (std::is_same_v<T, __half>) {
+    pair = __floats2half2_rn(low, high);
+  } else {
+    pair = __floats2bfloat162_rn(low, high);
+  }
   uint32_t word;
   std::memcpy(&word, &pair, sizeof word);
   return word;
 }
 
 // a[r][k] = r + 16 k, b[k][c] = k - 2 c, d starts with 1000 r + c.
+template <class T>
 __global__ void tiles(float* out) {
   const int l = int(threadIdx.x), g = l / 4, t = l % 4;
   uint32_t a[4], b[2];
   for (int i = 0; i < 4; ++i) {
     const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
-    a[i] = halves(float(row + 16 * column), float(row + 16 * (column + 1)));
+    a[i] = pair_of<T>(float(row + 16 * column), float(row + 16 * (column + 1)));
   }
-  for (int i = 0; i < 2; ++i) b[i] = halves(float(2 * t + 8 * i - 2 * g), float(2 * t + 8 * i + 1 - 2 * g));
+  for (int i = 0; i < 2; ++i) b[i] = pair_of<T>(float(2 * t + 8 * i - 2 * g), float(2 * t + 8 * i + 1 - 2 * g));
   float d[4];
   for (int i = 0; i < 4; ++i) d[i] = float(1000 * (g + i / 2 * 8) + 2 * t + i % 2);
-  mma_m16n8k16(d, a, b);
+  mma_m16n8k16<T>(d, a, b);
   for (int i = 0; i < 4; ++i) out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
 }
 
@@ -201,9 +208,10 @@ CHECK(matches_in_a_warp) {
   }
 }
 
-CHECK(product_of_tiles) {
+template <class T>
+void expect_product_of_tiles() {
   float out[128];
-  launch(tiles, dim3(1), dim3(32), 0, nullptr, out);
+  launch(tiles<T>, dim3(1), dim3(32), 0, nullptr, out);
   for (int r = 0; r < 16; ++r) {
     for (int c = 0; c < 8; ++c) {
       int sum = 1000 * r + c;
@@ -211,4 +219,11 @@ CHECK(product_of_tiles) {
       EXPECT(out[8 * r + c] == float(sum));
     }
   }
+}
+
+CHECK(product_of_tiles_of_halves) {
+  expect_product_of_tiles<__half>();
+}
+CHECK(product_of_tiles_of_bfloat16) {
+  expect_product_of_tiles<__nv_bfloat16>();
 }

@@ -1,0 +1,224 @@
+// tile_reader.cuh: a candidate for AttentionReader of paged_attention.cuh, with its products on Tensor Cores. From
+// compute capability 8.0 on; the same contract: products are exact and are added in fp32.
+//
+// Lanes     A warp takes turns of 16 tokens; tile_turn.cuh says what lane 4 g + t has of them.
+// Scores    Keys are operand b, 8 tokens at a time, and queries are a, both as they are loaded: row g has head g %
+//           kGroup. A pack of a key is two products; of a they use rows g and g + 8, so that all of its registers
+//           count. Each lane gets the scores of head g % kGroup with the four tokens whose values it has.
+// Values    Rows of a are dimensions. A weight is cut into three 16-bit parts that add up to its 24 bits: of all
+// columns
+//           of the tiles number c has part c / kGroup of head c % kGroup. The parts' sums are added at the end.
+// Order     Turn by turn, then the warps: it follows from begin and end alone, as in paged_attention.cuh.
+#pragma once
+
+#include "paged_attention.cuh"
+#include "tensor_cores.cuh"
+#include "tile_turn.cuh"
+#include "weight_parts.cuh"
+
+template <class T, class Lanes>
+struct TileReader {
+  using Pages = TilePages<T, Lanes>;
+  using Turn = TileTurn<T, Lanes>;
+  using Parts = WeightParts<T>;
+  static constexpr int kGroup = Lanes::kGroup, kPacks = Pages::kKeyPacks;
+  static constexpr int kTurn = Turn::kTokens, kBlockTurn = kAttentionWarps * kTurn;
+  static constexpr int kParts = 3, kTiles = (kParts * kGroup + 7) / 8;  // of 8 columns
+  static constexpr int kWords = 4 * Pages::kValuePacks;                 // of a value: two dimensions each
+  static constexpr int kAhead = 1;                                      // turns on their way
+
+  const int lane, g = lane / 4, t = lane % 4;
+  uint32_t q[kPacks][4];  // operand a
+  float unit;             // of the products of q and k
+  SoftmaxState state;     // of head g % kGroup; l of this lane's tokens alone
+  float o[kTiles][kWords][4] = {};
+
+  __device__ __forceinline__ explicit TileReader(int in_warp) : lane(in_warp) {}
+
+  // The lane's part of the queries as they come from memory; `from`: their first head. A head beyond `group` is 0.
+  struct RawQuery {
+    uint4 packs[kPacks];
+
+    RawQuery() = default;
+    __device__ __forceinline__ RawQuery(const T* from, int group, int lane) {
+      const int head = lane / 4 % kGroup;
+      from += head * Lanes::kHeadDim + lane % 4 * 8;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        packs[p] = make_uint4(0, 0, 0, 0);
+        if (head < group) packs[p] = *reinterpret_cast<const uint4*>(from + p * Pages::kKeyStep);
+      }
+    }
+    // Of a NewToken, where lane l of eight has numbers 8 l to 8 l + 7 of both halves of a head.
+    template <class Fresh>
+    static __device__ __forceinline__ RawQuery of(const Fresh& fresh, int lane) {
+      const int head = lane / 4 % kGroup, from = head % Fresh::kPerPass * Fresh::kLanes + lane % 4;
+      RawQuery query;
+#pragma unroll
+      for (int pass = 0; pass < (kGroup + Fresh::kPerPass - 1) / Fresh::kPerPass; ++pass) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+          const uint4 pack = Fresh::shuffle(p < 2 ? fresh.low[pass] : fresh.high[pass], from + p % 2 * 4);
+          if (head / Fresh::kPerPass == pass) query.packs[p] = pack;
+        }
+      }
+      return query;
+    }
+  };
+  __device__ __forceinline__ void set_query(const RawQuery& raw, float scale) {
+    unit = scale * kLog2OfE;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      q[p][0] = raw.packs[p].x, q[p][2] = raw.packs[p].y;  // row g, for the first half of a pack
+      q[p][1] = raw.packs[p].z, q[p][3] = raw.packs[p].w;  // row g + 8, for the second one
+    }
+  }
+
+  // Of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; -inf where there is no token.
+  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float first[4] = {}, second[4] = {};
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const uint4& key = turn.keys[h][p];
+        mma_m16n8k16<T>(first, q[p], {key.x, key.y});
+        mma_m16n8k16<T>(second, q[p], {key.z, key.w});
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        score[2 * h + i] = 2 * t + i < turn.tokens[h] ? (first[i] + second[i + 2]) * unit : -INFINITY;
+      }
+    }
+  }
+
+  // Scores become operand b. o is rescaled when a maximum rises; at other times all factors are 1.
+  __device__ __forceinline__ void weigh(float (&score)[4], uint32_t (&b)[kTiles][2]) {
+    float largest = fmaxf(fmaxf(score[0], score[1]), fmaxf(score[2], score[3]));
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    }
+    const bool rises = largest > state.m;
+    const float factor = state.raise(largest);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.l += score[i] = state.weight(score[i]);
+    if (__any_sync(kAllLanes, rises)) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float of_column = __shfl_sync(kAllLanes, factor, 4 * column_head(c));
+#pragma unroll
+        for (int i = 0; i < kTiles * kWords; ++i) {
+          float (&sums)[4] = o[i / kWords][i % kWords];
+          sums[c] *= of_column, sums[c + 2] *= of_column;
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int part = (8 * n + g) / kGroup;  // beyond the last one the column is not used
+#pragma unroll
+      for (int h = 0; h < 2; ++h) b[n][h] = Parts::pair(score[2 * h], score[2 * h + 1], part);
+    }
+  }
+  __device__ __forceinline__ int column_head(int c) const { return (2 * t + c) % kGroup; }
+
+  // Two dimensions of four tokens become words of two tokens.
+  __device__ __forceinline__ void add_values(const Turn& turn, const uint32_t (&b)[kTiles][2]) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      uint32_t x[4], a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = turn.value_word(i, w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = __byte_perm(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? 0x5410 : 0x7632);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) mma_m16n8k16<T>(o[n][w], a, b[n]);
+    }
+  }
+
+  // As first_token_of_lane of paged_attention.cuh.
+  static __device__ __forceinline__ int first_token(int warp, int lane) { return warp * kTurn + Turn::half_of(lane); }
+
+  // As AttentionReader::read; add_new(turn, token) is told the turn's first token.
+  template <class Ready, class AddNew>
+  __device__ __forceinline__ void read(
+      const PagedHead<T>& head, int token, int first, int end, int stored, Ready ready, AddNew add_new) {
+    const Pages pages(head, lane);
+    Turn turns[kAhead];
+    token -= Turn::half_of(lane);
+#pragma unroll
+    for (int p = 0; p < kAhead; ++p) {
+      const int ahead = p * kBlockTurn;
+      turns[p].begin(token + ahead, p == 0 ? first : pages.block_of(token + ahead + Turn::half_of(lane), end));
+      turns[p].advance(pages, end, stored, kAhead * kBlockTurn, lane);
+      turns[p].load_keys(pages, lane);
+      turns[p].load_values(pages, lane);
+    }
+    ready();
+    while (token < end) {
+#pragma unroll
+      for (Turn& turn : turns) {
+        if (token >= end) break;
+        float score[4];
+        uint32_t weights[kTiles][2];
+        add_new(turn, token);
+        scores(turn, score);
+        turn.advance(pages, end, stored, kAhead * kBlockTurn, lane);
+        turn.load_keys(pages, lane);
+        __syncwarp();  // the compiler may not put these loads off
+        weigh(score, weights);
+        add_values(turn, weights);
+        turn.load_values(pages, lane);
+        token += kBlockTurn;
+      }
+    }
+  }
+  // All tokens are stored; q was asked for before.
+  __device__ __forceinline__ void read(
+      const PagedHead<T>& head, const RawQuery& query, float scale, int token, int first, int end) {
+    read(head, token, first, end, end, [&] { set_query(query, scale); }, [](Turn&, int) {});
+  }
+
+  // Adds the parts, and leaves the result in shared memory. Where lanes share a head, each gives half of its numbers
+  // away in a step and gets the other half: at the end it has its own few.
+  __device__ __forceinline__ void leave(WarpPartials<Lanes>& shared, int warp) {
+    constexpr int kHeads = kGroup == 1 ? 1 : 2, kSharing = kGroup == 1 ? 4 : 8 / kGroup, kNumbers = 2 * kWords;
+    float sums[kHeads][kNumbers] = {};
+    int first = 0;  // of the numbers that the lane keeps
+#pragma unroll
+    for (int c = 0; c < 2 * kTiles; ++c) {
+      const int part = (c / 2 * 8 + 2 * t + c % 2) / kGroup;
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) {
+        if (part < kParts) sums[c % kHeads][i] += o[c / 2][i / 2][i % 2 * 2 + c % 2] * Parts::unit(part);
+      }
+    }
+#pragma unroll
+    for (int step = 2; step <= kSharing; step *= 2) {
+      const int distance = 4 / step, half = kNumbers / step;
+      const bool upper = lane & distance;
+      first += upper ? half : 0;
+#pragma unroll
+      for (int i = 0; i < kHeads * kNumbers / 2; ++i) {
+        float (&numbers)[kNumbers] = sums[i % kHeads];
+        const int n = i / kHeads;
+        if (n >= half) break;
+        const float given = upper ? numbers[n] : numbers[n + half];
+        const float kept = upper ? numbers[n + half] : numbers[n];
+        numbers[n] = kept + __shfl_xor_sync(kAllLanes, given, distance);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kNumbers / kSharing; ++i) {
+      const int dimension = (first + i) / 8 * Pages::kValueStep + 8 * g + (first + i) % 8;
+#pragma unroll
+      for (int c = 0; c < kHeads; ++c) shared.o[warp][column_head(c)][dimension] = sums[c][i];
+    }
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      state.l += __shfl_xor_sync(kAllLanes, state.l, distance);
+    }
+    if (t == 0 && g < kGroup) shared.m[warp][g] = state.m, shared.l[warp][g] = state.l;
+  }
+};
