@@ -1,9 +1,10 @@
 // Signals during a kernel: faults (a null pointer, a division by zero, a failed assert) become a report instead of the
 // end of the process, and the watchdog's tick comes here.
 //
-// A handler acts only where a kernel's own code runs on this OS thread; it passes everything else on to the handler
-// that was there before, perhaps that of another library of the simulator. Sanitizers have handlers of their own, and
-// then these are not installed.
+// Each library of the simulator has handlers. The one that is called, that of the library that was loaded last, asks
+// the one whose kernel runs on this OS thread, at once and not link by link: a process may have hundreds, and a thread
+// of a kernel has 64 KB of stack. What concerns no kernel is passed on to the handler that was there before. Sanitizers
+// have handlers of their own, and then these are not installed.
 #pragma once
 
 #include <csignal>
@@ -45,6 +46,16 @@ inline uintptr_t program_counter([[maybe_unused]] void* context) {
 #endif
 }
 
+// Whether this library runs a block on this OS thread whose concern the signal is; then it is dealt with. PLAIN: the
+// checker would take what it reads for an access of the kernel.
+CUDASIM_PLAIN inline bool handle(int signal, siginfo_t* info, void* context) {
+  Block* block = current;
+  if (!block || (signal != kTickSignal && !block->in_kernel())) return false;
+  if (signal != kTickSignal) block->stop_at_fault(signal, *info, program_counter(context));
+  block->on_tick(program_counter(context));
+  return true;
+}
+
 // The stack on which this OS thread handles faults while it runs blocks. At its low end stands whose it is.
 class FaultStack {
  public:
@@ -53,45 +64,39 @@ class FaultStack {
     stack_t stack = {};
     stack.ss_sp = memory_.data();
     stack.ss_size = memory_.size();
-    *reinterpret_cast<Owner*>(memory_.data()) = {&library_, &current};
+    *reinterpret_cast<Owner*>(memory_.data()) = {kMark, handle};
+    touched_ = &current;  // its thread_local variables are there when a signal comes
     sigaltstack(&stack, &previous_);
   }
   ~FaultStack() {
     if (kCatchesSignals) sigaltstack(&previous_, nullptr);
   }
 
-  // For handlers: the block of this library that this OS thread runs, or null. They must not look at `current` itself:
-  // on a thread that has never run this library that allocates its thread_local variables, and what was interrupted may
-  // be just there. PLAIN: the checker would take what it reads for an access of the kernel.
-  CUDASIM_PLAIN static Block* interrupted_block() {
+  // For handlers, which may belong to another library: the one that runs blocks on this OS thread deals with the
+  // signal, if it can. They must not look at `current` themselves: on a thread that has never run their library that
+  // allocates its thread_local variables, and what was interrupted may be just there.
+  CUDASIM_PLAIN static bool owner_handles(int signal, siginfo_t* info, void* context) {
     stack_t stack = {};
-    if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return nullptr;
+    if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return false;
     const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);
-    return owner.library == &library_ ? *owner.current : nullptr;
+    return owner.mark == kMark && owner.handle(signal, info, context);
   }
 
  private:
   struct Owner {
-    const void* library;
-    Block* const* current;
+    unsigned long mark;
+    bool (*handle)(int, siginfo_t*, void*);
   };
 
   static constexpr size_t kBytes = 64 << 10;
-  static inline char library_ = 0;  // its address tells one library from another
+  static constexpr unsigned long kMark = 0x43554441;  // of a stack of ours
   std::vector<char> memory_;
+  Block* const* touched_ = nullptr;
   stack_t previous_ = {};
 };
 
-inline void on_fault(int signal, siginfo_t* info, void* context) {
-  Block* block = FaultStack::interrupted_block();
-  if (!block || !block->in_kernel()) return pass_on(signal, info, context);
-  block->stop_at_fault(signal, *info, program_counter(context));
-}
-
-inline void on_tick(int signal, siginfo_t* info, void* context) {
-  Block* block = FaultStack::interrupted_block();
-  if (!block) return pass_on(signal, info, context);
-  block->on_tick(program_counter(context));
+inline void on_signal(int signal, siginfo_t* info, void* context) {
+  if (!FaultStack::owner_handles(signal, info, context)) pass_on(signal, info, context);
 }
 
 inline void catch_signals() {
@@ -99,7 +104,7 @@ inline void catch_signals() {
     for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, kTickSignal}) {
       struct sigaction action = {};
       sigemptyset(&action.sa_mask);
-      action.sa_sigaction = signal == kTickSignal ? on_tick : on_fault;
+      action.sa_sigaction = on_signal;
       // A handler may leave for another fiber, so it must not block its signal. A fault may be a stack that has
       // overflowed, so it needs another one; a tick may come back to where it interrupted, so it stays on its fiber's.
       action.sa_flags = SA_SIGINFO | SA_NODEFER | (signal == kTickSignal ? SA_RESTART : SA_ONSTACK);
