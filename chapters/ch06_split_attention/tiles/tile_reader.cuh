@@ -5,9 +5,8 @@
 // Scores    Keys are operand b, 8 tokens at a time, and queries are a, both as they are loaded: row g has head g %
 //           kGroup. A pack of a key is two products; of a they use rows g and g + 8, so that all of its registers
 //           count. Each lane gets the scores of head g % kGroup with the four tokens whose values it has.
-// Values    Rows of a are dimensions. A weight is cut into three 16-bit parts that add up to its 24 bits: of all
-// columns
-//           of the tiles number c has part c / kGroup of head c % kGroup. The parts' sums are added at the end.
+// Values    Rows of a are dimensions. A weight is cut into three 16-bit parts that add up to its 24 bits: column c of
+//           all tiles has part c / kGroup of head c % kGroup. The parts' sums are added at the end.
 // Order     Turn by turn, then the warps: it follows from begin and end alone, as in paged_attention.cuh.
 #pragma once
 
