@@ -9,16 +9,13 @@ import pytest
 from chapters.ch02_rms_norm.add_rms_norm_checks import ADD_RMS_NORM_CHECKS
 from chapters.ch02_rms_norm.rms_norm_checks import LARGE, RMS_NORM_CHECKS
 from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "rms_norm"
 CHECKS = sorted((*RMS_NORM_CHECKS, *ADD_RMS_NORM_CHECKS), key=lambda check: check in LARGE)
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("rms_norm.cu", old, new, count),)
-
+kernel = edit_of("rms_norm.cu")
 
 ROOT = "1.0f / sqrtf(mean + a.eps)"
 X = "static_cast<const T*>(args.x)"

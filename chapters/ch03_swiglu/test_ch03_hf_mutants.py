@@ -5,18 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chapters.ch03_swiglu.hf_rounding_checks import HF_NORM_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(600)
 SOURCE = "rms_norm"
 SCALED = ("intermediate<T, kHf>(value[j][k] * scale)", "intermediate<T, kHf>(value[k] * scale)")
 SUM = "intermediate<T, kHf>(value[j][k] + to_float(residual[j].values[k]))"
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("rms_norm.cu", old, new, count),)
-
+kernel = edit_of("rms_norm.cu")
 
 MUTANTS = (
     Mutant("rounds once", "x * scale is kept in float32.", kernel(SCALED[0], "(value[j][k] * scale)")),

@@ -11,7 +11,7 @@ from chapters.ch03_swiglu.silu_mul_checks import LARGE, SILU_MUL_CHECKS, check_g
 from qwen_cuda.building import Edit, build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "silu_mul"
@@ -20,10 +20,7 @@ CHECKS = [
     *HF_SILU_CHECKS,
 ]
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("silu_mul.cu", old, new, count),)
-
+kernel = edit_of("silu_mul.cu")
 
 GATE = "z"
 FLOAT = "(z < 0.0f ? z * power : z) / (1.0f + power)"

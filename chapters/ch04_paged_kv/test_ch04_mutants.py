@@ -8,20 +8,14 @@ import pytest
 
 from chapters.ch04_paged_kv.cache_write_checks import CACHE_WRITE_CHECKS, LARGE
 from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "qk_norm_rope_cache_write"
 CHECKS = sorted(CACHE_WRITE_CHECKS, key=lambda check: check in LARGE)
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit(f"{SOURCE}.cu", old, new, count),)
-
-
-def slot(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("cache_slot.cuh", old, new, count),)
-
+kernel = edit_of(f"{SOURCE}.cu")
+slot = edit_of("cache_slot.cuh")
 
 MUTANTS = (
     # The norm.

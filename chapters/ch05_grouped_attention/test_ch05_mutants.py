@@ -8,28 +8,16 @@ import pytest
 
 from chapters.ch05_grouped_attention.grouped_checks import GROUPED_CHECKS, LARGE
 from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "paged_attention_grouped"
 CHECKS = sorted(GROUPED_CHECKS, key=lambda check: check in LARGE)
 
-
-def reader(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("paged_attention.cuh", old, new, count),)
-
-
-def pages(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("kv_pages.cuh", old, new, count),)
-
-
-def softmax(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("online_softmax.cuh", old, new, count),)
-
-
-def operands(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("paged_operands.cuh", old, new, count),)
-
+reader = edit_of("paged_attention.cuh")
+pages = edit_of("kv_pages.cuh")
+softmax = edit_of("online_softmax.cuh")
+operands = edit_of("paged_operands.cuh")
 
 MUTANTS = (
     # Online softmax.

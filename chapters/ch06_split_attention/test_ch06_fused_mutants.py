@@ -11,20 +11,13 @@ from typing import Literal
 import pytest
 
 from chapters.ch06_split_attention.fused_checks import FUSED_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "fused_decode_attention"
 
-
-def kernel(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit(f"{SOURCE}.cu", old, new),)
-
-
-def token(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("new_token.cuh", old, new),)
-
+kernel = edit_of(f"{SOURCE}.cu")
+token = edit_of("new_token.cuh")
 
 MUTANTS = (
     # Whose turn the new token is.

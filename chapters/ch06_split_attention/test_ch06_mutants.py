@@ -7,28 +7,15 @@ from typing import Literal
 import pytest
 
 from chapters.ch06_split_attention.split_checks import SPLIT_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "paged_attention_split"
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("paged_attention_split.cu", old, new, count),)
-
-
-def cut(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("partitions.h", old, new),)
-
-
-def parts(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("partition_merge.cuh", old, new),)
-
-
-def softmax(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("online_softmax.cuh", old, new, count),)
-
+kernel = edit_of("paged_attention_split.cu")
+cut = edit_of("partitions.h")
+parts = edit_of("partition_merge.cuh")
+softmax = edit_of("online_softmax.cuh")
 
 MUTANTS = (
     # How a context is cut.

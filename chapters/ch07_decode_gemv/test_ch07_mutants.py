@@ -12,36 +12,21 @@ from chapters.ch07_decode_gemv.decode_linear_checks import (
     check_bits_do_not_depend_on_layout,
 )
 from chapters.ch07_decode_gemv.linear_cases import FP32, linear_case, run
-from qwen_cuda.building import Edit, build
+from qwen_cuda.building import build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 from qwen_cuda.testing.ulp import assert_same_bits
 
 pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "decode_linear"
 CHECKS = (*DECODE_LINEAR_CHECKS, check_bits_do_not_depend_on_layout)
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("decode_linear.cu", old, new, count),)
-
-
-def sums(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("row_sums.cuh", old, new, count),)
-
-
-def walk(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("row_walk.cuh", old, new),)
-
-
-def operands(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("linear_operands.cuh", old, new, count),)
-
-
-def columns(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("lane_columns.cuh", old, new, count),)
-
+kernel = edit_of("decode_linear.cu")
+sums = edit_of("row_sums.cuh")
+walk = edit_of("row_walk.cuh")
+operands = edit_of("linear_operands.cuh")
+columns = edit_of("lane_columns.cuh")
 
 VALUE = "fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f)"
 

@@ -6,20 +6,13 @@ import pytest
 
 from chapters.ch08_w8a16_head.argmax_checks import HEAD_ARGMAX_CHECKS, W8_ARGMAX_CHECKS
 from qwen_cuda import loading
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "w8a16_argmax"
 
-
-def argmax(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("head_argmax.cuh", old, new),)
-
-
-def weights(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("head_weights.cuh", old, new),)
-
+argmax = edit_of("head_argmax.cuh")
+weights = edit_of("head_weights.cuh")
 
 INT8_MUTANTS = (
     Mutant(

@@ -10,28 +10,16 @@ from chapters.ch08_w8a16_head.w8_checks import LARGE, W8_CHECKS
 from qwen_cuda.building import Edit, build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import opened
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "w8a16_linear"
 CHECKS = sorted(W8_CHECKS, key=lambda check: check in LARGE)
 
-
-def kernel(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("w8a16_linear.cu", old, new),)
-
-
-def rows(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("head_rows.cuh", old, new),)
-
-
-def inputs(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("head_input.cuh", old, new),)
-
-
-def weights(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("head_weights.cuh", old, new, count),)
-
+kernel = edit_of("w8a16_linear.cu")
+rows = edit_of("head_rows.cuh")
+inputs = edit_of("head_input.cuh")
+weights = edit_of("head_weights.cuh")
 
 HALF = "distance = kWarpSize / kCount / 2"
 NEXT = "load_turn(next, "

@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 
 from chapters.ch09_graph_capture.advance_checks import ADVANCE_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "advance_decode"
 
-
-def kernel(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("advance_decode.cu", old, new),)
-
+kernel = edit_of("advance_decode.cu")
 
 MUTANTS = (
     Mutant("unknown tokens are read", "The embedding has no such row.", kernel("id >= a.vocab", "id > a.vocab")),

@@ -7,28 +7,15 @@ from typing import Literal
 import pytest
 
 from chapters.ch10_quantized_kv.attention_checks import ATTENTION_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "paged_attention_quantized"
 
-
-def kernel(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit(f"{SOURCE}.cu", old, new),)
-
-
-def pages(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("quantized_pages.cuh", old, new),)
-
-
-def reader(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("quantized_reader.cuh", old, new),)
-
-
-def queries(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("query_tiles.cuh", old, new),)
-
+kernel = edit_of(f"{SOURCE}.cu")
+pages = edit_of("quantized_pages.cuh")
+reader = edit_of("quantized_reader.cuh")
+queries = edit_of("query_tiles.cuh")
 
 MUTANTS = (
     # Where a lane's codes and scale lie.

@@ -8,44 +8,19 @@ import pytest
 
 from chapters.ch10_quantized_kv.query_checks import check_queries
 from chapters.ch10_quantized_kv.store_checks import STORE_CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "norm_rope_hadamard_quant_store"
 
-
-def kernel(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit(f"{SOURCE}.cu", old, new, count),)
-
-
-def transform(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("head_transform.cuh", old, new, count),)
-
-
-def four_heads(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("four_heads.cuh", old, new, count),)
-
-
-def four_stored(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("four_heads_store.cuh", old, new, count),)
-
-
-def groups(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("group_codes.cuh", old, new, count),)
-
-
-def narrow(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("narrow_floats.cuh", old, new, count),)
-
-
-def place(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("store_place.cuh", old, new, count),)
-
-
-def rows(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
-    return (Edit("quantized_rows.cuh", old, new, count),)
-
+kernel = edit_of(f"{SOURCE}.cu")
+transform = edit_of("head_transform.cuh")
+four_heads = edit_of("four_heads.cuh")
+four_stored = edit_of("four_heads_store.cuh")
+groups = edit_of("group_codes.cuh")
+narrow = edit_of("narrow_floats.cuh")
+place = edit_of("store_place.cuh")
+rows = edit_of("quantized_rows.cuh")
 
 MUTANTS = (
     # The stages.

@@ -11,28 +11,15 @@ from typing import Literal
 import pytest
 
 from chapters.ch11_generator.sampling_checks import CHECKS
-from qwen_cuda.building import Edit
-from qwen_cuda.testing.mutants import Mutant, MutantTrial
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
 
 pytestmark = pytest.mark.timeout(900)  # all are built before the first test, on a busy machine in minutes
 SOURCE = "sample_tokens"
 
-
-def kernel(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit(f"{SOURCE}.cu", old, new),)
-
-
-def noise(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("gumbel.cuh", old, new),)
-
-
-def kept(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("kept_tokens.cuh", old, new),)
-
-
-def row(old: str, new: str) -> tuple[Edit, ...]:
-    return (Edit("row_slice.cuh", old, new),)
-
+kernel = edit_of(f"{SOURCE}.cu")
+noise = edit_of("gumbel.cuh")
+kept = edit_of("kept_tokens.cuh")
+row = edit_of("row_slice.cuh")
 
 MUTANTS = (
     # The noise.

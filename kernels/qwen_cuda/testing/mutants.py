@@ -1,7 +1,8 @@
 """Mutants: kernels with one named fault each, which the checks of a chapter must notice.
 
     SOURCE = "rms_norm"
-    MUTANTS = (Mutant("missing eps", "…", (Edit("rms_norm.cu", "mean + a.eps", "mean"),)), …)
+    kernel = edit_of("rms_norm.cu")
+    MUTANTS = (Mutant("missing eps", "…", kernel("mean + a.eps", "mean")), …)
 
     @pytest.fixture(scope="module")
     def trial() -> MutantTrial:
@@ -29,6 +30,15 @@ from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import Backend, opened, schedule
 
 Check = Callable[[Backend], None]
+
+
+def edit_of(file: str) -> Callable[..., tuple[Edit, ...]]:
+    """`f(old, new, count=1)`: the edits of a mutant that has one, in that file."""
+
+    def edit(old: str, new: str, count: int = 1) -> tuple[Edit, ...]:
+        return (Edit(file, old, new, count),)
+
+    return edit
 
 
 @dataclass(frozen=True)
