@@ -46,13 +46,11 @@ inline uintptr_t program_counter([[maybe_unused]] void* context) {
 #endif
 }
 
-// Whether this library runs a block on this OS thread whose concern the signal is; then it is dealt with. PLAIN: the
-// checker would take what it reads for an access of the kernel.
-CUDASIM_PLAIN inline bool handle(int signal, siginfo_t* info, void* context) {
-  Block* block = current;
-  if (!block || (signal != kTickSignal && !block->in_kernel())) return false;
-  if (signal != kTickSignal) block->stop_at_fault(signal, *info, program_counter(context));
-  block->on_tick(program_counter(context));
+// Whether a signal is the concern of the block that this OS thread runs; then it is dealt with.
+inline bool handle(Block& block, int signal, siginfo_t* info, void* context) {
+  if (signal != kTickSignal && !block.in_kernel()) return false;
+  if (signal != kTickSignal) block.stop_at_fault(signal, *info, program_counter(context));
+  block.on_tick(program_counter(context));
   return true;
 }
 
@@ -64,8 +62,7 @@ class FaultStack {
     stack_t stack = {};
     stack.ss_sp = memory_.data();
     stack.ss_size = memory_.size();
-    *reinterpret_cast<Owner*>(memory_.data()) = {kMark, handle};
-    touched_ = &current;  // its thread_local variables are there when a signal comes
+    *reinterpret_cast<Owner*>(memory_.data()) = {kMark, &current, handle};
     sigaltstack(&stack, &previous_);
   }
   ~FaultStack() {
@@ -74,24 +71,26 @@ class FaultStack {
 
   // For handlers, which may belong to another library: the one that runs blocks on this OS thread deals with the
   // signal, if it can. They must not look at `current` themselves: on a thread that has never run their library that
-  // allocates its thread_local variables, and what was interrupted may be just there.
+  // allocates its thread_local variables, and what was interrupted may be just there. PLAIN: the checker would take
+  // what it reads for an access of the kernel.
   CUDASIM_PLAIN static bool owner_handles(int signal, siginfo_t* info, void* context) {
     stack_t stack = {};
     if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return false;
     const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);
-    return owner.mark == kMark && owner.handle(signal, info, context);
+    Block* block = owner.mark == kMark ? *owner.current : nullptr;
+    return block && owner.handle(*block, signal, info, context);
   }
 
  private:
   struct Owner {
     unsigned long mark;
-    bool (*handle)(int, siginfo_t*, void*);
+    Block* const* current;  // of the library whose handle() that is
+    bool (*handle)(Block&, int, siginfo_t*, void*);
   };
 
   static constexpr size_t kBytes = 64 << 10;
   static constexpr unsigned long kMark = 0x43554441;  // of a stack of ours
   std::vector<char> memory_;
-  Block* const* touched_ = nullptr;
   stack_t previous_ = {};
 };
 
