@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Before PyTorch is loaded, and for what tests start: OpenMP's threads sleep when they wait. As a rule they spin for a
+# while first, and keep the cores from the other processes of the tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Checks live beside the tests that call them; rewritten, their plain asserts say what differs.
 pytest.register_assert_rewrite("qwen_cuda.testing")

@@ -17,7 +17,8 @@ FLAGS = (
     "-x c++ -std=c++17 -Og -g -gdwarf-4 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -pthread "
     "-Wall -Wextra -Werror"
 ).split()
-HEADERS = [f"-I{KERNELS / 'cuda' / 'include'}", f"-I{KERNELS / 'sim' / 'include'}"]
+HEADERS = [f"-I{KERNELS / place}" for place in ("cuda/include", "sim/include", "sim/runtime")]
+RUNTIME = KERNELS / "sim" / "runtime" / "cudasim" / "runtime.cpp"
 
 
 def compiler() -> str:
@@ -36,15 +37,13 @@ def build(folder: Path, name: str, sources: Sequence[str], *flags: str) -> Path:
     version = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True).stdout
     lines = [] if "clang" in version else ["-gno-statement-frontiers"]  # see qwen_cuda.building.recipes
 
-    def compile_one(source: str) -> Path:
-        made = folder / f"{name}-{source}.o"
-        subprocess.run(
-            [cxx, *FLAGS, *lines, *HEADERS, *flags, "-c", str(SOURCES / source), "-o", str(made)], check=True
-        )
+    def compile_one(source: Path) -> Path:
+        made = folder / f"{name}-{source.name}.o"
+        subprocess.run([cxx, *FLAGS, *lines, *HEADERS, *flags, "-c", str(source), "-o", str(made)], check=True)
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = [str(made) for made in pool.map(compile_one, sources)]
+        objects = [str(made) for made in pool.map(compile_one, (RUNTIME, *(SOURCES / source for source in sources)))]
     program = folder / name
     subprocess.run([cxx, "-pthread", *flags, *objects, "-o", str(program)], check=True)
     return program

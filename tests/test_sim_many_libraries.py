@@ -32,7 +32,7 @@ from qwen_cuda.building import Library
 
 folder = Path(sys.argv[1])
 loading.load_operators()
-library = Library("sim", (folder / "deep.cu",), lines=False)
+library = Library("sim", (folder / "deep.cu",), quick=True)
 own = loading.build(library)[0]
 
 def run(path, rows):

@@ -19,7 +19,7 @@ from qwen_cuda.testing.ulp import assert_same_bits
 
 
 def edited(kernel: str, edits: tuple[Edit, ...]) -> Library:
-    return replace(default_library(kernel, "sim"), edits=edits, lines=False)
+    return replace(default_library(kernel, "sim"), edits=edits, quick=True)
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,12 @@ _SUFFIX = "dylib" if sys.platform == "darwin" else "so"
 
 @dataclass(frozen=True)
 class _Unit:
-    """An object with what it is compiled from, and the key that both give."""
+    """An object with what it is compiled from, and the key that both give. What is `kept` serves later builds too."""
 
     object: Object
     files: dict[Path, bytes]
+    edited: bool
+    kept: bool
     key: str
 
 
@@ -45,11 +47,6 @@ class _Order:
     def place(self) -> Path:
         """The library's own folder, within a folder of builds."""
         return Path(self.library.kind) / "-".join([self.library.name, self.library.variant, self.key])
-
-    @property
-    def keeps_objects(self) -> bool:
-        """Of many sources most stay the same from one build to the next."""
-        return len(self.units) > 1
 
 
 def build(*libraries: Library) -> list[Path]:
@@ -97,12 +94,18 @@ def _digest(parts: Iterable[bytes | str]) -> str:
 
 def _order(library: Library) -> _Order:
     how, reader = recipe(library), Reader(library.edits)
-    units = []
-    for item in how.objects:
+
+    def unit(item: Object, kept: bool) -> _Unit:
         files = gather(item.source, item.folders, reader)
         contents = [part for path, content in files.items() for part in (path.name, content)]
         words = [*item.compiler.words, item.compiler.version, *item.flags, *how.identity]
-        units.append(_Unit(item, files, _digest([_FORMAT, *words, *contents])))
+        edited = not reader.edited.isdisjoint(files)
+        return _Unit(item, files, edited, kept, _digest([_FORMAT, *words, *contents]))
+
+    # Of many sources most stay the same from one build to the next.
+    units = [unit(item, len(how.objects) > 1) for item in how.objects]
+    if how.runtime and any(how.runtime[0] in unit.files for unit in units):
+        units.append(unit(how.runtime[1], True))
     reader.check_all_planted()
     words = [*how.linker.words, how.linker.version, *how.link_flags, *how.identity]
     return _Order(library, how, tuple(units), _digest([_FORMAT, *words, *(unit.key for unit in units)]))
@@ -119,16 +122,16 @@ def _make(orders: list[_Order], folder: Path) -> None:
     count = "1 kernel library" if len(orders) == 1 else f"{len(orders)} kernel libraries"
     with tempfile.TemporaryDirectory(prefix=store.UNFINISHED, dir=folder) as name:
         work = Path(name)
-        edges = [edge for index, order in enumerate(orders) for edge in _edges(order, work / str(index), folder)]
+        (work / "objects").mkdir()
+        all_edges = (edge for index, order in enumerate(orders) for edge in _edges(order, work / str(index), folder))
+        edges = list({edge.output: edge for edge in all_edges}.values())  # several libraries may need one object
         try:
             ninja_run.run(ninja.words, edges, work, f"building {count} (once)")
         except BuildError as error:
             raise _readable(error, work) from None
+        for made in (work / "objects").iterdir():
+            store.move(made, folder / "objects" / made.name)
         for index, order in enumerate(orders):
-            for number, unit in enumerate(order.units if order.keeps_objects else ()):
-                made = work / str(index) / f"{number}.o"
-                if made.exists():
-                    store.move(made, folder / "objects" / f"{unit.key}.o")
             store.move(work / str(index) / "result", folder / order.place)
 
 
@@ -138,7 +141,7 @@ def _edges(order: _Order, work: Path, folder: Path) -> list[ninja_run.Edge]:
     edges, objects = [], []
     for number, unit in enumerate(order.units):
         kept = folder / "objects" / f"{unit.key}.o"
-        if order.keeps_objects and kept.exists():
+        if unit.kept and kept.exists():
             store.mark_used(kept)
             objects.append(str(kept))
             continue
@@ -146,12 +149,12 @@ def _edges(order: _Order, work: Path, folder: Path) -> list[ninja_run.Edge]:
         source, folders, more = item.source.resolve(), list(item.folders), list(item.more())
         # Debug information names the real files: `work` is gone by the time somebody reads it.
         maps = [f"-ffile-prefix-map={work.parent}=."]
-        if order.library.edits:
+        if unit.edited:
             tree = work / "edited"
             source, folders = _planted(unit, tree), [*(_inside(tree, place) for place in folders), *folders]
             maps.append(f"-ffile-prefix-map={tree}=")
         more += [f"-Xcompiler={flag}" for flag in maps] if order.library.kind == "cuda" else maps
-        output = f"{work.name}/{number}.o"
+        output = f"objects/{kept.name}" if unit.kept else f"{work.name}/{number}.o"
         includes = [f"-I{place}" for place in folders]
         command = [*item.compiler.words, *item.flags, *more, *includes, "-c", str(source), "-o", output]
         edges.append(ninja_run.Edge(output, command, f"compiling {item.source.name}"))

@@ -48,15 +48,15 @@ class Edit:
 class Library:
     """A shared library. Of kind "cuda" or "sim" it holds kernels and no PyTorch; "bindings" registers the operators.
 
-    `sources` are absolute or relative to the current folder. `variant` is one of VARIANTS[kind]. Without `lines` a
-    library of kind "sim" has no debug information and is built in two thirds of the time; its reports name no lines.
+    `sources` are absolute or relative to the current folder. `variant` is one of VARIANTS[kind]. A `quick` library of
+    kind "sim" is built in half of the time: nothing is optimised, and its reports name no lines.
     """
 
     kind: Kind
     sources: tuple[Path, ...]
     variant: str = "plain"
     edits: tuple[Edit, ...] = ()
-    lines: bool = True
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in VARIANTS:

@@ -21,6 +21,7 @@ from qwen_cuda.building.library import KERNELS, BuildError, Library
 
 CUDA_HEADERS = KERNELS / "cuda" / "include"
 SIM_HEADERS = KERNELS / "sim" / "include"
+SIM_RUNTIME = KERNELS / "sim" / "runtime"
 
 More = Callable[[], Sequence[str]]
 
@@ -38,13 +39,17 @@ class Object:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The objects of a library, how they are linked, and by what `identity` else the result is determined."""
+    """The objects of a library, how they are linked, and by what `identity` else the result is determined.
+
+    `runtime`, a header and what defines the functions that it declares, is one more object where a source reaches it.
+    """
 
     objects: tuple[Object, ...]
     linker: toolchain.Tool
     link_flags: tuple[str, ...]
     more: More = tuple
     identity: tuple[str, ...] = ()
+    runtime: tuple[Path, Object] | None = None
 
 
 def recipe(library: Library) -> Recipe:
@@ -58,34 +63,38 @@ def recipe(library: Library) -> Recipe:
 
 _SIM_FLAGS = (
     "-x", "c++", "-std=c++17", "-fPIC", "-fvisibility=hidden",
-    "-Og",  # compiles in a third of the time of -O2 and is as fast to test with; a debugger sees the variables
     "-gdwarf-4",  # addr2line before 2.41 gives code of headers to the wrong file in version 5
     "-fno-strict-aliasing",  # kernels read bytes as other types, as CUDA allows
     "-ffp-contract=off",  # a * b + c rounds twice, on every machine
 )  # fmt: skip
+_KERNEL = "-Og"  # compiles in a third of the time of -O2, and a debugger sees the variables
 _SANITIZER = {"asan": "-fsanitize=address", "tsan": "-fsanitize=thread"}
 
 
 def _sim(library: Library) -> Recipe:
     compiler, variant = toolchain.cxx(), library.variant
     linked: tuple[str, ...] = ()
+    kernel: tuple[str, ...] = ()
     if variant == "plain":
         flags: tuple[str, ...] = ("-g",)
     elif variant == "checked":
-        # The compiler puts a call at every load and store. The simulator defines what is called; no runtime is linked.
-        flags = ("-g1", "-fsanitize=thread", "-DCUDASIM_CHECKED=1", *_every_access(compiler))
+        # The compiler puts a call at every load and store of a kernel. The simulator's runtime defines what is called.
+        flags, kernel = ("-g1", "-DCUDASIM_CHECKED=1"), ("-fsanitize=thread", *_every_access(compiler))
     else:
         if compiler.is_clang:
             raise BuildError(f"The variant {variant} is built with g++ only: set CXX=g++.")
         linked = (_SANITIZER[variant],)
         flags = ("-g", "-fno-omit-frame-pointer", *linked)
-    if not library.lines:
-        flags = (*flags, "-g0")
     # GCC marks no instruction of an optimised line as the start of a statement, and gdb then breaks somewhere else.
-    lines = () if compiler.is_clang else ("-gno-statement-frontiers",)
-    folders = (CUDA_HEADERS, SIM_HEADERS)
-    objects = tuple(Object(source, compiler, (*_SIM_FLAGS, *lines, *flags), folders) for source in library.sources)
-    return Recipe(objects, compiler, ("-shared", "-pthread", *linked), functools.partial(_shared_cxx_runtime, compiler))
+    flags = (*_SIM_FLAGS, *(() if compiler.is_clang else ("-gno-statement-frontiers",)), *flags)
+    flags = (*flags, *(("-g0",) if library.quick else ()))
+    kernel = (*flags, "-O0" if library.quick else _KERNEL, *kernel)
+    objects = tuple(Object(source, compiler, kernel, (CUDA_HEADERS, SIM_HEADERS)) for source in library.sources)
+    runtime = Object(SIM_RUNTIME / "cudasim" / "runtime.cpp", compiler, (*flags, "-O2"), (SIM_HEADERS, SIM_RUNTIME))
+    return Recipe(
+        objects, compiler, ("-shared", "-pthread", *linked), functools.partial(_shared_cxx_runtime, compiler),
+        runtime=(SIM_HEADERS / "cuda_sim.h", runtime),
+    )  # fmt: skip
 
 
 def _every_access(compiler: toolchain.Tool) -> tuple[str, ...]:

@@ -41,6 +41,11 @@ class Reader:
             self._contents[path] = content
         return self._contents[path]
 
+    @property
+    def edited(self) -> set[Path]:
+        """The files read so far that an edit was for."""
+        return {path for path in self._edited.values() if path}
+
     def check_all_planted(self) -> None:
         """Raises BuildError when an edit was for a file that nobody read."""
         for edit, path in self._edited.items():

@@ -15,7 +15,7 @@ from qwen_cuda.simulator.source_lines import Frame, Site, frames_at, without_sim
 READ, WRITE, ATOMIC, BARRIER, WARP_FUNCTION = range(5)
 NOWHERE, GLOBAL, SHARED = range(3)
 
-# TraceRecord of kernels/sim/include/cudasim/trace.h
+# TraceRecord of kernels/sim/runtime/cudasim/trace.h
 RECORD = np.dtype(
     [
         ("launch", "<u2"),

@@ -74,7 +74,7 @@ class MutantTrial:
         build(*(self._library(mutant) for mutant in (*untouched, *mutants)))
 
     def _library(self, mutant: Mutant) -> Library:
-        return replace(default_library(self.source, "sim", mutant.variant), edits=mutant.edits, lines=not mutant.edits)
+        return replace(default_library(self.source, "sim", mutant.variant), edits=mutant.edits, quick=True)
 
     def noticed(self, mutant: Mutant) -> str | None:
         """The name of the first check that fails on `mutant`, None when all pass.

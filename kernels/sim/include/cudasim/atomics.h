@@ -2,12 +2,18 @@
 #pragma once
 
 #include <atomic>
-#include <thread>
+#include <cstddef>
 
 #include "cudasim/arithmetic.h"
-#include "cudasim/block.h"
+#include "cudasim/running_block.h"
 
 namespace cudasim {
+
+#if CUDASIM_CHECKED
+void checker_atomic(const void* address, size_t bytes, const void* return_address);  // the runtime's
+#else
+inline void checker_atomic(const void*, size_t, const void*) {}
+#endif
 
 template <class T>
 struct Same {  // a parameter of this type follows the others: atomicAdd(&an_unsigned, 1)
@@ -78,11 +84,10 @@ inline void __threadfence_system() {
 }
 
 inline void __trap() {
-  cudasim::current->stop("calls __trap()");
+  cudasim::current->stop_at_trap();
 }
 
 // A loop that waits for another thread should call it: the others then go on at once.
 inline void __nanosleep(unsigned, CUDASIM_HERE) {
-  cudasim::current->yield(cudasim::Place{"__nanosleep", file, line});
-  std::this_thread::yield();
+  cudasim::current->yield(CUDASIM_PLACE("__nanosleep"));
 }

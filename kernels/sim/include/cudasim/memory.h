@@ -1,7 +1,7 @@
-// Loads and stores that carry a hint for the caches, and the block's dynamic shared memory.
+// Loads and stores that carry a hint for the caches.
 #pragma once
 
-#include "cudasim/block.h"
+#include "cudasim/atomics.h"
 
 #define CUDASIM_LOAD(name)    \
   template <class T>          \

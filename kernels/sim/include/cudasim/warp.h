@@ -1,11 +1,12 @@
 // __syncthreads, __syncwarp and the warp functions.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "cudasim/arithmetic.h"
-#include "cudasim/block.h"
 #include "cudasim/number_types.h"
+#include "cudasim/running_block.h"
 
 namespace cudasim {
 
@@ -43,11 +44,8 @@ T shuffle(const Place& at, unsigned mask, T value, int source) {
   return s.out;
 }
 
-[[noreturn]] __attribute__((cold, noinline)) inline void stop_at_width(const Place& at, int width) {
-  current->stop(text(at) + " has width " + std::to_string(width) + "; it must be 1, 2, 4, 8, 16 or 32");
-}
 inline void check_width(const Place& at, int width) {
-  if (width < 1 || width > 32 || (width & (width - 1))) stop_at_width(at, width);
+  if (width < 1 || width > 32 || (width & (width - 1))) current->stop_at_width(at, width);
 }
 
 // ---- votes, reductions, matches: every lane brings a value, and each gets what is computed from all values
@@ -116,8 +114,6 @@ inline unsigned ballot(const Place& at, unsigned mask, bool vote) {
 }
 
 }  // namespace cudasim
-
-#define CUDASIM_PLACE(name) (cudasim::Place{name, file, line})
 
 inline void __syncthreads(CUDASIM_HERE) {
   cudasim::current->barrier(CUDASIM_PLACE("__syncthreads"));

@@ -29,9 +29,9 @@ __attribute__((cold)) inline void Block::stop_outside_mask(const Place& at, unsi
 
 // For AddressSanitizer's report, which has the line.
 inline void Block::say_where() {
-  if (!current || current->running_ == &current->pool_->main) return;
+  if (!current || running_block()->running_ == &running_block()->pool_->main) return;
   std::fprintf(stderr, "cuda_sim: in block %s, %s\n", text(blockIdx).c_str(),
-               text_of_threads({current->thread()}, blockDim).c_str());
+               text_of_threads({running_block()->thread()}, blockDim).c_str());
 }
 
 // A fault ends the launch, not the process.

@@ -60,7 +60,7 @@ CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void copy_bytes(char* to, const char* from,
   }
 }
 
-CUDASIM_UNSEEN __attribute__((noinline)) inline void vector_copy(void* to, const void* from, size_t bytes) {
+CUDASIM_UNSEEN __attribute__((noinline)) void vector_copy(void* to, const void* from, size_t bytes) {
   on_access(from, bytes, Kind::kRead, Form::kVector, CUDASIM_CALLER);
   on_access(to, bytes, Kind::kWrite, Form::kVector, CUDASIM_CALLER);
   switch (bytes) {  // inlined

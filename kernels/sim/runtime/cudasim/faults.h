@@ -77,14 +77,14 @@ class FaultStack {
     stack_t stack = {};
     if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return false;
     const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);
-    Block* block = owner.mark == kMark ? *owner.current : nullptr;
+    auto* block = owner.mark == kMark ? static_cast<Block*>(*owner.current) : nullptr;
     return block && owner.handle(*block, signal, info, context);
   }
 
  private:
   struct Owner {
     unsigned long mark;
-    Block* const* current;  // of the library whose handle() that is
+    RunningBlock* const* current;  // of the library whose handle() that is
     bool (*handle)(Block&, int, siginfo_t*, void*);
   };
 

@@ -8,16 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cudasim/language.h"
+#include "cudasim/running_block.h"
 
 namespace cudasim {
-
-// Where a thread called a function of the simulator.
-struct Place {
-  const char* what = "";  // "__syncthreads"
-  const char* file = "";
-  int line = 0;
-};
 
 inline std::string text(const Place& p) {
   const char* slash = std::strrchr(p.file, '/');
@@ -76,6 +69,3 @@ inline long environment(const char* name, long otherwise) {
 }
 
 }  // namespace cudasim
-
-// The last parameters of each function that can end in a report: the caller's line.
-#define CUDASIM_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()

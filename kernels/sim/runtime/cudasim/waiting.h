@@ -1,6 +1,8 @@
 // Where the threads of a block wait for each other: barriers and warp functions.
 #pragma once
 
+#include <thread>
+
 #include "cudasim/cluster.h"
 
 namespace cudasim {
@@ -24,7 +26,7 @@ inline void Block::came_last() {
   if (random_order_) wake(thread()), switch_to(next());
 }
 
-inline Block::Verdict Block::barrier(Place at, int predicate, bool of_grid) {
+inline Verdict Block::barrier(Place at, int predicate, bool of_grid) {
   Inside inside(*this);
   const unsigned mine = generation_ & 1;
   running_->at = at;
@@ -124,6 +126,7 @@ inline void Block::yield(Place at) {
   Inside inside(*this);
   wake(thread());
   switch_to(next_elsewhere());
+  std::this_thread::yield();
 }
 
 // The checker calls it at every access: at one in CUDASIM_PREEMPT calls another thread goes on.

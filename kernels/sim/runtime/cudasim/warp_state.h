@@ -7,9 +7,6 @@
 
 namespace cudasim {
 
-// Computes a warp function for all its lanes at once, by the last lane to arrive. arguments[i]: of lane i.
-using Combine = void (*)(void** arguments, unsigned mask);
-
 // Lanes that have called the same warp function with the same mask and wait for the others that the mask names.
 struct Gathering {
   unsigned mask = 0, arrived = 0;

@@ -14,16 +14,12 @@
 
 namespace cudasim {
 
-class Block;
 class Cluster;
-inline thread_local Block* current = nullptr;  // the block that this OS thread runs
 
-class Block {
+class Block : public RunningBlock {
  public:
   Block(Grid& of, Cluster& in, int rank);
   ~Block();
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
 
   // What its cluster calls: one block of the grid from its start to its end, as often as there are more.
   void begin(long id);
@@ -39,12 +35,8 @@ class Block {
   void wake_from_cluster_barrier();
   std::string where_everyone_is() const;
 
-  // What kernels call.
-  struct Verdict {  // on the predicates that threads bring to a barrier
-    int count = 0;
-    bool all = true;
-  };
-  Verdict barrier(Place at, int predicate = 1, bool of_grid = false);
+  // What kernels call, through RunningBlock.
+  Verdict barrier(Place at, int predicate, bool of_grid);
   void warp_function(Place at, unsigned mask, Combine combine, void* argument);
   void yield(Place at);
   void cluster_arrive(Place at);
@@ -52,9 +44,6 @@ class Block {
   void* shared_of(Place at, const volatile void* mine, unsigned other);
   [[noreturn]] void stop(std::string sentence);  // ends the launch with a report
 
-  void* shared() const { return shared_; }                // dynamic
-  int thread() const { return int(running_ - fibers_); }  // linear index of the running thread
-  int lane() const { return thread() & 31; }
   bool in_kernel() const { return !inside_ && running_ != &pool_->main; }  // not in the simulator's own code
   void maybe_preempt();
 
@@ -67,7 +56,6 @@ class Block {
   Grid& grid;
   Cluster& cluster;
   const int threads;
-  const int rank, cluster_blocks;  // in its cluster; of that
 
  private:
   // Marks the simulator's own code on behalf of the running thread.
@@ -122,7 +110,6 @@ class Block {
   Random random_;
   uint3 index_{};
   SharedMemory memory_;
-  void* const shared_;  // which a kernel may read, for it is a part of the block
   bool stopped_ = false;
   std::string error_;
   uintptr_t error_at_ = 0;       // the code address of the error, where no Place tells it
@@ -130,22 +117,25 @@ class Block {
   unsigned head_at_tick_ = 0;
 };
 
+inline Block* running_block() {
+  return static_cast<Block*>(current);
+}
+
 inline Block::Block(Grid& of, Cluster& in, int number)
-    : grid(of),
+    : RunningBlock(number, of.cluster),
+      grid(of),
       cluster(in),
       threads(int(of.threads)),
-      rank(number),
-      cluster_blocks(of.cluster),
       pool_(FiberPool::take(threads)),
       fibers_(pool_->fibers.data()),
       running_(&pool_->main),
       random_order_(of.seed != 0),
       warps_(size_t(threads + 31) / 32),
-      memory_(of.shared_bytes, of.cluster > 1),
-      shared_(memory_.dynamic()) {
+      memory_(of.shared_bytes, of.cluster > 1) {
+  shared_ = memory_.dynamic();
   while (ring_mask_ < unsigned(threads) + 1) ring_mask_ *= 2;
   ready_.resize(ring_mask_--);
-  for (int i = 0; i < threads; ++i) fibers_[i].thread = coordinates(unsigned(i), grid.block);
+  for (int i = 0; i < threads; ++i) fibers_[i].index = i, fibers_[i].thread = coordinates(unsigned(i), grid.block);
 #if CUDASIM_TSAN
   pool_->main.tool = __tsan_get_current_fiber();
 #endif
@@ -169,15 +159,15 @@ inline Fiber* Block::next() {
 void Block::switch_to(Fiber* to, [[maybe_unused]] bool for_good) {
   Fiber* from = running_;
   if (from == to) return;
-  running_ = to, *thread_index_ = to->thread;
-  checker_thread_runs(to == &pool_->main ? -1 : int(to - fibers_), to->stack, to->stack_bytes);
+  running_ = to, thread_ = to->index, *thread_index_ = to->thread;
+  checker_thread_runs(thread_, to->stack, to->stack_bytes);
   CUDASIM_LEAVES(from, to, for_good);
   switch_context(&from->context, &to->context);
   CUDASIM_IS_BACK(from);
 }
 
 void Block::entry() {  // the first function on each fiber's stack
-  Block* block = current;
+  auto* block = static_cast<Block*>(current);
 #if CUDASIM_ASAN
   const void* lowest;
   size_t bytes;

@@ -193,10 +193,10 @@ CUDASIM_UNSEEN inline std::string beside(
                 c.sites.text(unwritten.site, c.image) + " " + unwritten.what + ", which nobody had written";
   }
   if (thread != running_thread.index) {
-    current->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({thread}, blockDim) + ": " +
-                       sentence);
+    running_block()->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({thread}, blockDim) + ": " +
+                               sentence);
   }
-  current->stop(sentence);
+  running_block()->stop(sentence);
 }
 
 // The same of a thread of another block of the cluster.
@@ -206,9 +206,9 @@ CUDASIM_UNSEEN inline std::string beside(
                                                         const std::string& what) {
   Checker& c = checker();
   running_thread.stack_bytes = 0;
-  current->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +
-                     c.sites.text(site, c.image) + ": " + what);
-  current->stop("");
+  running_block()->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +
+                             c.sites.text(site, c.image) + ": " + what);
+  running_block()->stop("");
 }
 
 }  // namespace cudasim

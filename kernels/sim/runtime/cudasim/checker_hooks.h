@@ -58,8 +58,9 @@ CUDASIM_UNSEEN inline void checker_block_begins(
   const auto low = reinterpret_cast<uintptr_t>(dynamic_shared);
   own.dynamic.cover(low, low + bytes);
   own.copy = reinterpret_cast<uintptr_t>(copy);
-  own.object = range_of(current, sizeof *current), c.grid = range_of(&current->grid, sizeof current->grid);
-  c.cluster = range_of(&current->cluster, sizeof current->cluster);
+  const Block& running = *running_block();
+  own.object = range_of(&running, sizeof running), c.grid = range_of(&running.grid, sizeof running.grid);
+  c.cluster = range_of(&running.cluster, sizeof running.cluster);
   own.index = index;
   own.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
   c.threads = threads;
@@ -93,8 +94,8 @@ CUDASIM_UNSEEN inline void checker_block_ends() {
   running_thread = {};
   const UnwrittenRead read = c.own->unwritten;
   if (!read.found) return;
-  current->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({read.thread}, blockDim) + ": " +
-                     c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
+  running_block()->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({read.thread}, blockDim) +
+                             ": " + c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
 }
 
 CUDASIM_UNSEEN inline void checker_barrier_opened() {
@@ -139,7 +140,7 @@ CUDASIM_UNSEEN inline void checker_cluster_wait(const char* name, const char* fi
   checker().own->shadow.cluster_wait(running_thread.index);
 }
 
-CUDASIM_UNSEEN inline void checker_atomic(const void* p, size_t bytes, const void* return_address) {
+CUDASIM_UNSEEN void checker_atomic(const void* p, size_t bytes, const void* return_address) {
   on_access(p, bytes, Kind::kAtomic, Form::kScalar, const_cast<void*>(return_address));
 }
 

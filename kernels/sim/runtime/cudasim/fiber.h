@@ -57,6 +57,7 @@ struct Fiber {  // first what a switch touches: one cache line
   alignas(64) Context context{};
   Place at;  // of the last barrier or warp function that it called
   uint3 thread{};
+  int index = -1;  // linear, in its block
   unsigned generation = 0;
   bool cluster_arrived = false;  // at a barrier of the cluster, and has not waited for it
   unsigned cluster_phase = 0;    // at which

@@ -237,7 +237,7 @@ CUDASIM_UNSEEN __attribute__((noinline)) inline void examine(
   } else if (c.cluster_blocks == 1 || !examine_other_block(a)) {
     examine_global(a);
   }
-  current->maybe_preempt();
+  running_block()->maybe_preempt();
 }
 
 CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void on_access(

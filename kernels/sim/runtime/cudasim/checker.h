@@ -41,13 +41,12 @@ CUDASIM_HOOK(checker_thread_runs, (int /*thread*/, const char* /*stack*/, size_t
 // Between these two the running thread is in the simulator's own code.
 CUDASIM_HOOK(checker_enters_simulator, ())
 CUDASIM_HOOK(checker_leaves_simulator, ())
-// The running thread arrives at a barrier or a warp function, or updates a variable.
+// The running thread arrives at a barrier or a warp function.
 CUDASIM_HOOK(checker_barrier, (const char* /*name*/, const char* /*file*/, int /*line*/))
 CUDASIM_HOOK(checker_cluster_arrive, (const char* /*name*/, const char* /*file*/, int /*line*/))
 CUDASIM_HOOK(checker_cluster_wait, (const char* /*name*/, const char* /*file*/, int /*line*/))  // which is over
 CUDASIM_HOOK(checker_warp_function,
              (const char* /*name*/, int /*warp*/, unsigned /*mask*/, const char* /*file*/, int /*line*/))
-CUDASIM_HOOK(checker_atomic, (const void* /*address*/, size_t /*bytes*/, const void* /*return address*/))
 // All have arrived. Only __syncwarp orders the memory of a warp: shuffles and votes do not.
 CUDASIM_HOOK(checker_barrier_opened, ())
 CUDASIM_HOOK(checker_cluster_barrier_opened, ())

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cudasim/launch.h"
 #include "cudasim/report.h"
 
 namespace cudasim {
@@ -22,20 +23,6 @@ class Random {  // xorshift64
 
  private:
   uint64_t state_;
-};
-
-// ThreadSanitizer would take the static variables of a cluster's blocks, which have one address, for the same.
-constexpr int kMaxClusterBlocks = CUDASIM_TSAN ? 1 : 16;
-
-struct Launch {
-  dim3 grid, block;
-  size_t shared_bytes;  // of dynamic shared memory
-  bool cooperative;
-  int cluster;          // blocks of one
-  const void* kernel;   // its address
-  void (*call)(void*);  // calls it for one thread
-  void* arguments;
-  size_t argument_bytes;
 };
 
 struct Grid : Launch {
