@@ -21,7 +21,7 @@ Command = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def _end(process: subprocess.Popen[bytes], stdin: bytes | None = None) -> tuple[int, str, str]:
-    out, err = process.communicate(stdin, timeout=120)
+    out, err = process.communicate(stdin, timeout=300)
     assert b"Traceback" not in err
     assert b"Exception ignored" not in err
     return process.returncode, (out or b"").decode(), err.decode()
@@ -163,6 +163,6 @@ def test_a_full_disk_behind_stdout_is_a_sentence(command: Command, arguments: li
 def test_a_full_disk_behind_stderr_takes_the_remarks_and_not_the_text(command: Command) -> None:
     with open("/dev/full", "wb") as full:
         process = command("--model", "tiny", "-n", "3", stderr=full)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert out.startswith(b"Once upon a time")
