@@ -14,7 +14,7 @@ from qwen_cuda.building import KERNELS
 
 SOURCES = KERNELS / "sim" / "tests"
 FLAGS = (
-    "-x c++ -std=c++17 -Og -g -gdwarf-4 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -pthread "
+    "-x c++ -std=c++17 -g -gdwarf-4 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -pthread "
     "-Wall -Wextra -Werror"
 ).split()
 HEADERS = [f"-I{KERNELS / place}" for place in ("cuda/include", "sim/include", "sim/runtime")]
@@ -39,11 +39,13 @@ def build(folder: Path, name: str, sources: Sequence[str], *flags: str) -> Path:
 
     def compile_one(source: Path) -> Path:
         made = folder / f"{name}-{source.name}.o"
-        subprocess.run([cxx, *FLAGS, *lines, *HEADERS, *flags, "-c", str(source), "-o", str(made)], check=True)
+        level = "-O2" if source == RUNTIME else "-Og"
+        command = [cxx, *FLAGS, level, *lines, *HEADERS, *flags, "-c", str(source), "-o", str(made)]
+        subprocess.run(command, check=True)
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = [str(made) for made in pool.map(compile_one, (RUNTIME, *(SOURCES / source for source in sources)))]
+        objects = [str(made) for made in pool.map(compile_one, (*(SOURCES / source for source in sources), RUNTIME))]
     program = folder / name
     subprocess.run([cxx, "-pthread", *flags, *objects, "-o", str(program)], check=True)
     return program

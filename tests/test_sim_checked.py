@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 from qwen_cuda import loading, simulator
-from qwen_cuda.building import build
+from qwen_cuda.building import Library, build
 from tests.build_kit import needs_compiler
 from tests.sim_checked_kit import FAULTS, PATTERNS, call, marked
 
@@ -200,6 +201,39 @@ def clang() -> ctypes.CDLL:
 def test_clang_builds_report_the_same(name: str, clang: ctypes.CDLL) -> None:
     assert expected(name) in call(clang, name, 1)
     assert call(clang, name, 0) == ""
+
+
+PAST_END = """
+#include <string>
+
+#include "cuda_platform.cuh"
+
+__global__ void past_end(float* out, int wrong) {
+  __shared__ float tile[32];
+  tile[threadIdx.x + wrong] = 1.0f;
+  __syncthreads();
+  out[threadIdx.x] = tile[threadIdx.x];
+}
+static float after[64];
+extern "C" __attribute__((visibility("default"))) const char* past_end_run(const float* in, float* out, int wrong) {
+  static std::string report;
+  report.clear(), after[wrong] = in[0];
+  try {
+    launch(past_end, dim3(1), dim3(32), 0, nullptr, out, wrong);
+  } catch (const std::exception& e) {
+    report = e.what();
+  }
+  return report.c_str();
+}
+"""
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_nothing_of_the_file_lies_just_behind_a_shared_variable(quick: bool, tmp_path: Path) -> None:
+    (tmp_path / "past_end.cu").write_text(PAST_END, encoding="utf-8")
+    handle = loading.load(Library("sim", (tmp_path / "past_end.cu",), "checked", quick=quick)).handle
+    assert "past the end of __shared__ tile (128 bytes)" in call(handle, "past_end", 1)
+    assert "past the end of __shared__ tile (128 bytes)" in call(handle, "past_end", 32)
 
 
 def test_production_kernel_gives_the_same_bits_and_no_report() -> None:

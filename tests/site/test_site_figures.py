@@ -48,7 +48,7 @@ def set_position(page: Any, who: str, value: int) -> None:
 def status(page: Any, figure: str, pattern: str) -> str:
     """The sentence that is read aloud, once it matches."""
     line = page.locator(f"{figure} [role=status]")
-    line.filter(has_text=re.compile(pattern)).wait_for(timeout=30_000)
+    line.filter(has_text=re.compile(pattern)).wait_for()
     return str(line.inner_text())
 
 

@@ -80,7 +80,7 @@ def test_one_outlier_becomes_128_equal_numbers_and_back(width: int, visit: Calla
     assert fact(page, "peak") == 1
     page.locator(f"{FIGURE} .fig-radio", has_text=re.compile("^all alike$")).click()
     assert fact(page, "peak") == pytest.approx(128**0.5, abs=6e-3)
-    page.locator(f"{FIGURE} [role=status]").filter(has_text="After all seven stages the largest").wait_for(timeout=30_000)
+    page.locator(f"{FIGURE} [role=status]").filter(has_text="After all seven stages the largest").wait_for()
     sizes = page.locator(f"{FIGURE} text").evaluate_all("all => all.map(e => parseFloat(getComputedStyle(e).fontSize))")
     assert min(sizes) >= 12
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -148,7 +148,7 @@ def test_weights_are_walked_by_keyboard_and_said_aloud(visit: Callable[..., Any]
     assert said.startswith("Weight 126 is 0.4000, ")
     assert " times the rms of the others. Its group of 128 has the scale 0.00315: " in said
     status = page.locator(f"{FIGURE} [role=status]")
-    status.filter(has_text="Weight 126 is 0.4000").wait_for(timeout=30_000)
+    status.filter(has_text="Weight 126 is 0.4000").wait_for()
 
 
 def test_quantization_error_says_something_without_javascript(visit: Callable[..., Any]) -> None:

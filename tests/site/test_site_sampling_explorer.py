@@ -68,7 +68,7 @@ def test_the_explorer_is_walked_by_keyboard_and_fits_a_phone(visit: Callable[...
     for _ in range(3):
         top_k.press("ArrowRight")
     status = page.locator(f"{FIGURE} [role=status]")
-    status.filter(has_text="3 of 12 tokens are kept. Draw 2 of seed 1 takes").wait_for(timeout=30_000)
+    status.filter(has_text="3 of 12 tokens are kept. Draw 2 of seed 1 takes").wait_for()
     sizes = page.locator(f"{FIGURE} text").evaluate_all("all => all.map(e => parseFloat(getComputedStyle(e).fontSize))")
     assert min(sizes) >= 12
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -136,7 +136,7 @@ def _make(orders: list[_Order], folder: Path) -> None:
 
 
 def _edges(order: _Order, work: Path, folder: Path) -> list[ninja_run.Edge]:
-    """The commands for one library. They write into `work`; `work`/result is what is kept."""
+    """The commands for one library. They write into `work`, whose result is what is kept, and to objects/ beside it."""
     (work / "result").mkdir(parents=True)
     edges, objects = [], []
     for number, unit in enumerate(order.units):

@@ -120,7 +120,7 @@ def _failure(said: Sequence[str], edges: Sequence[Edge]) -> BuildError:
     if start is None:
         return BuildError(f"ninja failed: {said[-1].strip() if said else 'it wrote nothing'}.")
     said_of = said[start].strip()
-    label = next((edge.label for edge in edges if said_of.endswith(edge.output)), said_of)
+    label = next((edge.label for edge in edges if said_of.endswith(f" {edge.output}")), said_of)
     lines = []
     for line in said[start + 2 :]:
         if _STATUS.match(line) or line.startswith(("ninja: ", "FAILED: ")):

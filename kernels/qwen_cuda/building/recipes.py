@@ -101,7 +101,10 @@ def _every_access(compiler: toolchain.Tool) -> tuple[str, ...]:
     """Flags that keep a compiler from merging accesses that the kernel's text has apart."""
     if compiler.is_clang:
         return ("-mllvm", "-tsan-compound-read-before-write=1")
-    return ("-fno-tree-sra", "-fno-ipa-icf", "-fno-crossjumping", "-fno-tree-tail-merge", "-fno-code-hoisting")
+    return (
+        "-fno-tree-sra", "-fno-ipa-icf", "-fno-crossjumping", "-fno-tree-tail-merge", "-fno-code-hoisting",
+        "-ftoplevel-reorder",  # with -O0, too: then the gap of a shared variable lies behind it (shared_symbols.h)
+    )  # fmt: skip
 
 
 NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-Wall,-Wextra")

@@ -2,7 +2,7 @@
 #pragma once
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
-#error "The CUDA simulator switches fibers by hand and knows x86-64 and AArch64; port cudasim/fiber.h to run it here."
+#error "The CUDA simulator switches fibers by hand and knows x86-64 and AArch64; port fiber.h of its runtime."
 #endif
 
 #ifdef __has_feature
@@ -11,7 +11,8 @@
 #define CUDASIM_HAS_FEATURE(x) 0
 #endif
 
-// checked: compiled with -fsanitize=thread, but linked to our own callbacks (cudasim/access.h), not to ThreadSanitizer.
+// checked: kernels are compiled with -fsanitize=thread, but linked to our own callbacks (runtime/cudasim/access.h), not
+// to ThreadSanitizer.
 #ifndef CUDASIM_CHECKED
 #define CUDASIM_CHECKED 0
 #endif

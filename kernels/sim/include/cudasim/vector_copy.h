@@ -5,7 +5,7 @@
 #include <cstddef>
 
 namespace cudasim {
-void vector_copy(void* to, const void* from, size_t bytes);  // cudasim/tsan_callbacks.h
+void vector_copy(void* to, const void* from, size_t bytes);  // runtime/cudasim/tsan_callbacks.h
 }
 
 // The constructor takes the place of aggregate initialisation: float4{a, b, c, d}, float4{a}.

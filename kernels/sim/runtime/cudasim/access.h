@@ -18,23 +18,20 @@ struct Access {
 };
 
 // "reads 4 bytes"
-CUDASIM_UNSEEN inline std::string doing(const Access& a) {
+inline std::string doing(const Access& a) {
   const char* verb = a.kind == Kind::kRead ? "reads " : a.kind == Kind::kWrite ? "writes " : "atomically updates ";
   return verb + count_of(a.bytes);
 }
 
-[[noreturn]] CUDASIM_UNSEEN inline void report(const Access& a, const std::string& what, bool explained = false) {
+[[noreturn]] inline void report(const Access& a, const std::string& what, bool explained = false) {
   report(running_thread.index, a.site, doing(a) + " " + what, explained);
 }
 
-[[noreturn]] CUDASIM_UNSEEN inline void report_beside(const Access& a,
-                                                      uintptr_t low,
-                                                      uintptr_t high,
-                                                      const std::string& what) {
+[[noreturn]] inline void report_beside(const Access& a, uintptr_t low, uintptr_t high, const std::string& what) {
   report(a, beside(a.address, a.bytes, low, high, what));
 }
 
-CUDASIM_UNSEEN inline void record(const Access& a, Space space, int object, int64_t offset) {
+inline void record(const Access& a, Space space, int object, int64_t offset) {
   Checker& c = checker();
   const int t = running_thread.index;
   if (!c.trace.add({c.trace.launch(), uint16_t(t), int16_t(object), a.kind, space, c.own->block, c.own->sequence[t]++,
@@ -43,7 +40,7 @@ CUDASIM_UNSEEN inline void record(const Access& a, Space space, int object, int6
 }
 
 // `name` and `start`: of what it lies in.
-CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void check_alignment(const Access& a, const char* name, uintptr_t start) {
+CUDASIM_ALWAYS_INLINE void check_alignment(const Access& a, const char* name, uintptr_t start) {
   const size_t wanted = a.form == Form::kPieces ? 1 : a.form == Form::kScalar && a.bytes > 8 ? 8 : a.bytes;
   if (__builtin_expect(a.address % wanted == 0, true)) return;
   const std::string at = *name ? "at byte " + std::to_string(a.address - start) + " of " + name + ", " : "";
@@ -57,15 +54,13 @@ struct SharedPlace {
   CheckedBlock& owner;
   SharedSegment& segment;
 
-  CUDASIM_UNSEEN std::string of_block() const {
-    return &owner == checker().own ? "" : " of block " + text(owner.index);
-  }
+  std::string of_block() const { return &owner == checker().own ? "" : " of block " + text(owner.index); }
 };
 
-[[noreturn]] CUDASIM_UNSEEN inline void report_race(const Access& a,
-                                                    const SharedShadow::Race& race,
-                                                    const std::string& name,
-                                                    uintptr_t start) {
+[[noreturn]] inline void report_race(const Access& a,
+                                     const SharedShadow::Race& race,
+                                     const std::string& name,
+                                     uintptr_t start) {
   Checker& c = checker();
   const int other = int(race.other.thread);
   const CheckedBlock& other_block = *c.blocks[race.other.rank];
@@ -82,7 +77,7 @@ struct SharedPlace {
          true);
 }
 
-CUDASIM_UNSEEN inline void examine_shared(const Access& a, const SharedPlace& at, const char* name, uintptr_t start) {
+inline void examine_shared(const Access& a, const SharedPlace& at, const char* name, uintptr_t start) {
   CheckedBlock& own = *checker().own;
   const int t = running_thread.index;
   check_alignment(a, name, start);
@@ -97,7 +92,7 @@ CUDASIM_UNSEEN inline void examine_shared(const Access& a, const SharedPlace& at
                        " of __shared__ " + name + at.of_block()};
 }
 
-CUDASIM_UNSEEN inline void examine_dynamic(const Access& a, CheckedBlock& owner) {
+inline void examine_dynamic(const Access& a, CheckedBlock& owner) {
   Checker& c = checker();
   const SharedSegment& s = owner.dynamic;
   const SharedPlace at{owner, owner.dynamic};
@@ -109,7 +104,7 @@ CUDASIM_UNSEEN inline void examine_dynamic(const Access& a, CheckedBlock& owner)
   record(a, Space::kShared, c.dynamic_object, int64_t(a.address - s.low));
 }
 
-[[noreturn]] CUDASIM_UNSEEN inline void report_beside_variable(const Access& a, const std::string& of_block) {
+[[noreturn]] inline void report_beside_variable(const Access& a, const std::string& of_block) {
   const Variable* nearest = nullptr;
   uintptr_t distance = UINTPTR_MAX;
   for (const Variable& v : checker().variables) {
@@ -125,7 +120,7 @@ CUDASIM_UNSEEN inline void examine_dynamic(const Access& a, CheckedBlock& owner)
 
 // The library's own data: shared variables, and what else the kernel's file defines. Of another block of the cluster,
 // with the address that the variable has for its own block.
-CUDASIM_UNSEEN inline void examine_variable(const Access& a, CheckedBlock& owner) {
+inline void examine_variable(const Access& a, CheckedBlock& owner) {
   Checker& c = checker();
   if (c.variables.empty()) return;
   const Variable* v = c.variables.data();
@@ -144,7 +139,7 @@ CUDASIM_UNSEEN inline void examine_variable(const Access& a, CheckedBlock& owner
 }
 
 // ---- shared memory of another block of the cluster
-CUDASIM_UNSEEN inline void note_visit(const Access& a, CheckedBlock& owner) {
+inline void note_visit(const Access& a, CheckedBlock& owner) {
   const CheckedBlock& own = *checker().own;
   const std::string whose = " of the shared memory of block " + text(owner.index);
   if (owner.returned)
@@ -154,7 +149,7 @@ CUDASIM_UNSEEN inline void note_visit(const Access& a, CheckedBlock& owner) {
   owner.visit = {true, phase, a.site, running_thread.index, own.index, doing(a)};
 }
 
-CUDASIM_UNSEEN inline bool examine_other_block(const Access& a) {
+inline bool examine_other_block(const Access& a) {
   Checker& c = checker();
   const size_t gap = kDynamicGapBytes;
   for (int rank = 0; rank < c.cluster_blocks; ++rank) {
@@ -176,7 +171,7 @@ CUDASIM_UNSEEN inline bool examine_other_block(const Access& a) {
 }
 
 // ---- global memory
-[[noreturn]] CUDASIM_UNSEEN inline void report_outside(const Access& a) {
+[[noreturn]] inline void report_outside(const Access& a) {
   Checker& c = checker();
   if (const Operand* o = c.operands->find(a.address, a.bytes, false))
     report(a, "at byte " + std::to_string(a.address - o->low) + " of " + o->name + ", which the kernel may only read");
@@ -196,7 +191,7 @@ CUDASIM_UNSEEN inline bool examine_other_block(const Access& a) {
 }
 
 // An address that is in no operand: the kernel's constants are right, all else is wrong if there are operands.
-CUDASIM_UNSEEN inline bool is_constant_or_unknown(const Access& a) {
+inline bool is_constant_or_unknown(const Access& a) {
   Checker& c = checker();
   if (a.address >= c.image.low && a.address < c.image.high) return true;
   if (a.address < 65536) report(a, "at address " + std::to_string(a.address) + ": a null pointer");
@@ -209,7 +204,7 @@ CUDASIM_UNSEEN inline bool is_constant_or_unknown(const Access& a) {
   return false;
 }
 
-CUDASIM_UNSEEN inline void examine_global(const Access& a) {
+inline void examine_global(const Access& a) {
   Checker& c = checker();
   Operand* o = c.operands->find(a.address, a.bytes, a.kind != Kind::kRead);
   if (!o && is_constant_or_unknown(a)) return;
@@ -220,12 +215,10 @@ CUDASIM_UNSEEN inline void examine_global(const Access& a) {
 }
 
 // An access of the running thread, outside its own stack.
-CUDASIM_UNSEEN __attribute__((noinline)) inline void examine(
+__attribute__((noinline)) inline void examine(
     uintptr_t address, size_t bytes, Kind kind, Form form, uintptr_t pc, uintptr_t frame) {
   Checker& c = *checker_or_null;
-  if (c.thread_locals.has(address) || c.own->object.has(address) || c.cluster.has(address) || c.grid.has(address) ||
-      c.arguments.has(address))
-    return;
+  if (c.thread_locals.has(address) || c.own->running.has(address) || c.arguments.has(address)) return;
   const OwnCode own;
   running_thread.calls->settle(frame);
   const Access a{address, bytes, kind, form, c.sites.number(pc, *running_thread.calls)};
@@ -240,8 +233,7 @@ CUDASIM_UNSEEN __attribute__((noinline)) inline void examine(
   running_block()->maybe_preempt();
 }
 
-CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void on_access(
-    const volatile void* p, size_t bytes, Kind kind, Form form, void* pc) {
+CUDASIM_ALWAYS_INLINE void on_access(const volatile void* p, size_t bytes, Kind kind, Form form, void* pc) {
   const auto address = reinterpret_cast<uintptr_t>(p), frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   const RunningThread& r = running_thread;
   // Also false on the stack of any other OS thread, which may run the launchers of this library meanwhile.

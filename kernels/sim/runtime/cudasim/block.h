@@ -67,8 +67,10 @@ class Block : public RunningBlock {
   void enter() {
     checker_enters_simulator(), ignore_accesses();
     inside_ = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // a tick may come between any two instructions
   }
   void leave() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     inside_ = false;
     heed_accesses(), checker_leaves_simulator();
   }

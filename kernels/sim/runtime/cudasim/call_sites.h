@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cudasim/linkage.h"
 #include "cudasim/source_lines.h"
-#include "cudasim/unseen.h"
 
 namespace cudasim {
 
@@ -24,18 +24,18 @@ struct CallStack {
   uint64_t hash[kDeepest + 1] = {};  // of the first `depth` callers
   uintptr_t caller[kDeepest] = {}, frame[kDeepest] = {};
 
-  CUDASIM_UNSEEN void enter(uintptr_t from, uintptr_t at) {
+  void enter(uintptr_t from, uintptr_t at) {
     while (depth && frame[depth - 1] <= at) --depth;
     if (depth == kDeepest) return;
     caller[depth] = from, frame[depth] = at;
     hash[depth + 1] = (hash[depth] ^ from) * 0x9E3779B97F4A7C15ull + depth + 1;
     ++depth;
   }
-  CUDASIM_UNSEEN void leave(uintptr_t at) {
+  void leave(uintptr_t at) {
     if (depth && frame[depth - 1] <= at) --depth;
   }
   // Forgets the calls below a frame that is in use now.
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void settle(uintptr_t at) {
+  CUDASIM_ALWAYS_INLINE void settle(uintptr_t at) {
     while (depth && frame[depth - 1] < at) --depth;
   }
 };
@@ -50,10 +50,7 @@ struct Site {
 class SiteTable {
  public:
   // The number of the place; numbers count from 0.
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE uint32_t number(uintptr_t pc,
-                                                       const CallStack& stack,
-                                                       const char* file = "",
-                                                       int line = 0) {
+  CUDASIM_ALWAYS_INLINE uint32_t number(uintptr_t pc, const CallStack& stack, const char* file = "", int line = 0) {
     const uint64_t place = (pc ^ uint64_t(line) << 48) * 0xD6E8FEB86659FD93ull;
     const uint64_t key = (stack.hash[stack.depth] ^ place) * 0x9E3779B97F4A7C15ull | 1;
     const size_t slot = key >> 53;
@@ -63,9 +60,9 @@ class SiteTable {
     return found;
   }
 
-  CUDASIM_UNSEEN const std::vector<Site>& all() const { return sites_; }
+  const std::vector<Site>& all() const { return sites_; }
 
-  CUDASIM_UNSEEN std::string text(uint32_t site, const Image& image) const {
+  std::string text(uint32_t site, const Image& image) const {
     std::vector<Frame> frames;
     if (sites_[site].line) frames.push_back({"", sites_[site].file, sites_[site].line});
     if (sites_[site].pc) append_frames(image, sites_[site].pc, frames);
@@ -80,7 +77,7 @@ class SiteTable {
   }
 
  private:
-  CUDASIM_UNSEEN uint32_t look_up(uint64_t key, uintptr_t pc, const CallStack& stack, const char* file, int line) {
+  uint32_t look_up(uint64_t key, uintptr_t pc, const CallStack& stack, const char* file, int line) {
     for (size_t i = 0; i < keys_.size(); ++i) {
       if (keys_[i] == key) return uint32_t(i);
     }

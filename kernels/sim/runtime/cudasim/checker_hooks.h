@@ -5,7 +5,7 @@
 
 namespace cudasim {
 
-CUDASIM_UNSEEN inline void checker_launch_begins(
+inline void checker_launch_begins(
     dim3 grid, dim3 block, size_t shared_bytes, const void* kernel, const void* arguments, size_t argument_bytes) {
   Checker& c = checker();
   c.one_launch.lock();
@@ -28,13 +28,13 @@ CUDASIM_UNSEEN inline void checker_launch_begins(
                         ",\"kernel\":" + std::to_string(reinterpret_cast<uintptr_t>(kernel) - c.image.base) + "}");
 }
 
-CUDASIM_UNSEEN inline void checker_launch_ends() {
+inline void checker_launch_ends() {
   Checker& c = checker();
   running_thread = {};
   c.one_launch.unlock();
 }
 
-CUDASIM_UNSEEN inline void checker_cluster_begins(int blocks) {
+inline void checker_cluster_begins(int blocks) {
   Checker& c = checker();
   c.cluster_blocks = blocks;
   while (int(c.blocks.size()) < blocks) {
@@ -47,20 +47,17 @@ CUDASIM_UNSEEN inline void checker_cluster_begins(int blocks) {
   SharedShadow::cluster_begins();
 }
 
-CUDASIM_UNSEEN inline void checker_block_runs(int rank) {
+inline void checker_block_runs(int rank) {
   checker().own = checker().blocks[size_t(rank)];
 }
 
-CUDASIM_UNSEEN inline void checker_block_begins(
-    uint3 index, void* dynamic_shared, size_t bytes, void* copy, int threads) {
+inline void checker_block_begins(uint3 index, void* dynamic_shared, size_t bytes, void* copy, int threads) {
   Checker& c = checker();
   CheckedBlock& own = *c.own;
   const auto low = reinterpret_cast<uintptr_t>(dynamic_shared);
   own.dynamic.cover(low, low + bytes);
   own.copy = reinterpret_cast<uintptr_t>(copy);
-  const Block& running = *running_block();
-  own.object = range_of(&running, sizeof running), c.grid = range_of(&running.grid, sizeof running.grid);
-  c.cluster = range_of(&running.cluster, sizeof running.cluster);
+  own.running = range_of(current, sizeof *current);
   own.index = index;
   own.block = index.x + gridDim.x * (index.y + gridDim.y * index.z);
   c.threads = threads;
@@ -73,7 +70,7 @@ CUDASIM_UNSEEN inline void checker_block_begins(
 }
 
 // Its memory is gone: nobody may have touched it since the last barrier of the cluster that it knows of.
-CUDASIM_UNSEEN inline void checker_block_returned() {
+inline void checker_block_returned() {
   CheckedBlock& own = *checker().own;
   own.returned = true;
   const Visit& v = own.visit;
@@ -84,12 +81,12 @@ CUDASIM_UNSEEN inline void checker_block_returned() {
 }
 
 // An unwritten read that no race explains is reported now.
-CUDASIM_UNSEEN inline std::string unwritten_sentence(const UnwrittenRead& read) {
+inline std::string unwritten_sentence(const UnwrittenRead& read) {
   return read.what + ", which no thread of the " + (checker().cluster_blocks > 1 ? "cluster" : "block") +
          " has written";
 }
 
-CUDASIM_UNSEEN inline void checker_block_ends() {
+inline void checker_block_ends() {
   Checker& c = checker();
   running_thread = {};
   const UnwrittenRead read = c.own->unwritten;
@@ -98,14 +95,14 @@ CUDASIM_UNSEEN inline void checker_block_ends() {
                              ": " + c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
 }
 
-CUDASIM_UNSEEN inline void checker_barrier_opened() {
+inline void checker_barrier_opened() {
   CheckedBlock& own = *checker().own;
   const UnwrittenRead& read = own.unwritten;
   if (read.found && !read.far) report(read.thread, read.site, unwritten_sentence(read), true);
   own.shadow.barrier_opened();
 }
 
-CUDASIM_UNSEEN inline void checker_cluster_barrier_opened() {
+inline void checker_cluster_barrier_opened() {
   Checker& c = checker();
   for (int rank = 0; rank < c.cluster_blocks; ++rank) {
     const CheckedBlock& block = *c.blocks[size_t(rank)];
@@ -114,38 +111,38 @@ CUDASIM_UNSEEN inline void checker_cluster_barrier_opened() {
   }
 }
 
-CUDASIM_UNSEEN inline void checker_warp_synced(int warp, unsigned mask) {
+inline void checker_warp_synced(int warp, unsigned mask) {
   checker().own->shadow.warp_synced(warp, mask);
 }
 
-CUDASIM_UNSEEN inline void record_meeting(Kind kind, const char* name, unsigned mask, const char* file, int line) {
+inline void record_meeting(Kind kind, const char* name, unsigned mask, const char* file, int line) {
   Checker& c = checker();
   if (!c.trace.on) return;
   const uint32_t site = c.sites.number(0, c.own->calls[running_thread.index], file, line);
   record({0, mask, kind, Form::kPieces, site}, Space::kNone, c.trace.name(name), 0);
 }
-CUDASIM_UNSEEN inline void checker_warp_function(const char* name, int, unsigned mask, const char* file, int line) {
+inline void checker_warp_function(const char* name, int, unsigned mask, const char* file, int line) {
   record_meeting(Kind::kWarpFunction, name, mask, file, line);
 }
-CUDASIM_UNSEEN inline void checker_barrier(const char* name, const char* file, int line) {
+inline void checker_barrier(const char* name, const char* file, int line) {
   record_meeting(Kind::kBarrier, name, 0, file, line);
 }
 
-CUDASIM_UNSEEN inline void checker_cluster_arrive(const char* name, const char* file, int line) {
+inline void checker_cluster_arrive(const char* name, const char* file, int line) {
   record_meeting(Kind::kBarrier, name, 0, file, line);
   checker().own->shadow.cluster_arrive(running_thread.index);
 }
-CUDASIM_UNSEEN inline void checker_cluster_wait(const char* name, const char* file, int line) {
+inline void checker_cluster_wait(const char* name, const char* file, int line) {
   record_meeting(Kind::kBarrier, name, 0, file, line);
   checker().own->shadow.cluster_wait(running_thread.index);
 }
 
-CUDASIM_UNSEEN void checker_atomic(const void* p, size_t bytes, const void* return_address) {
+void checker_atomic(const void* p, size_t bytes, const void* return_address) {
   on_access(p, bytes, Kind::kAtomic, Form::kScalar, const_cast<void*>(return_address));
 }
 
 // thread -1: the OS thread itself.
-CUDASIM_UNSEEN inline void checker_thread_runs(int thread, const char* stack, size_t bytes) {
+inline void checker_thread_runs(int thread, const char* stack, size_t bytes) {
   Checker& c = *checker_or_null;
   running_thread.index = thread;
   running_thread.stack = reinterpret_cast<uintptr_t>(stack);
@@ -154,10 +151,10 @@ CUDASIM_UNSEEN inline void checker_thread_runs(int thread, const char* stack, si
   running_thread.calls = &c.own->calls[thread];
   c.own->stacks[thread] = running_thread.stack, c.stack_bytes = bytes;
 }
-CUDASIM_UNSEEN inline void checker_enters_simulator() {
+inline void checker_enters_simulator() {
   running_thread.stack_bytes = 0;
 }
-CUDASIM_UNSEEN inline void checker_leaves_simulator() {
+inline void checker_leaves_simulator() {
   running_thread.stack_bytes = running_thread.index < 0 ? 0 : checker_or_null->stack_bytes;
 }
 

@@ -20,7 +20,7 @@ struct SharedSegment {
   SharedByte* cells = nullptr;
   size_t allocated = 0;
 
-  CUDASIM_UNSEEN void cover(uintptr_t from, uintptr_t to) {
+  void cover(uintptr_t from, uintptr_t to) {
     if (to - from > allocated) {
       std::free(cells);
       allocated = to - from;
@@ -42,9 +42,9 @@ struct UnwrittenRead {
 
 struct AddressRange {
   uintptr_t low = 0, high = 0;
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE bool has(uintptr_t address) const { return address >= low && address < high; }
+  CUDASIM_ALWAYS_INLINE bool has(uintptr_t address) const { return address >= low && address < high; }
 };
-CUDASIM_UNSEEN inline AddressRange range_of(const void* object, size_t bytes) {
+inline AddressRange range_of(const void* object, size_t bytes) {
   const auto low = reinterpret_cast<uintptr_t>(object);
   return {low, low + bytes};
 }
@@ -65,7 +65,7 @@ struct CheckedBlock {
   CallStack calls[SharedShadow::kThreads];
   uint32_t sequence[SharedShadow::kThreads] = {};
   uintptr_t stacks[SharedShadow::kThreads] = {};  // the lowest byte of each thread's stack, 0: it has not run yet
-  AddressRange object;                            // the simulator's own: kernels read it through inlined functions
+  AddressRange running;                           // its RunningBlock, which kernels read through inlined functions
   uintptr_t copy = 0;                             // where other blocks find its static variables, 0: there are none
   uint3 index{};
   uint32_t rank = 0, block = 0;  // in the cluster; linear index in the grid
@@ -79,7 +79,7 @@ struct Checker {
   Image image;
   std::vector<Variable> variables;  // sorted by address
   AddressRange thread_locals;       // of this library, for the OS thread that runs kernels: threadIdx and its like
-  AddressRange arguments, grid, cluster;  // the simulator's own: kernels read them through inlined functions
+  AddressRange arguments;           // the simulator's copy, which each thread reads
 
   Operands* operands = nullptr;  // of the thread that launches
   SiteTable sites;
@@ -110,7 +110,7 @@ struct RunningThread {
 inline Checker* checker_or_null = nullptr;
 inline RunningThread running_thread;
 
-CUDASIM_UNSEEN inline Checker* new_checker() {
+inline Checker* new_checker() {
   auto* c = new Checker;
   c->image = find_image();
   c->variables = find_variables(c->image);
@@ -124,7 +124,7 @@ CUDASIM_UNSEEN inline Checker* new_checker() {
 }
 
 // Never destroyed: a launch may come from another static's destructor.
-CUDASIM_UNSEEN inline Checker& checker() {
+inline Checker& checker() {
   if (!checker_or_null) checker_or_null = new_checker();
   return *checker_or_null;
 }
@@ -135,11 +135,11 @@ constexpr size_t kDynamicGapBytes = 1024;
 // While it lives, accesses are not a kernel's.
 struct OwnCode {
   const size_t stack_bytes = running_thread.stack_bytes;
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE OwnCode() { running_thread.stack_bytes = 0; }
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE ~OwnCode() { running_thread.stack_bytes = stack_bytes; }
+  CUDASIM_ALWAYS_INLINE OwnCode() { running_thread.stack_bytes = 0; }
+  CUDASIM_ALWAYS_INLINE ~OwnCode() { running_thread.stack_bytes = stack_bytes; }
 };
 
-CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void fill_bytes(char* to, int value, size_t bytes) {
+CUDASIM_ALWAYS_INLINE void fill_bytes(char* to, int value, size_t bytes) {
   const uint64_t word = uint64_t(value & 0xff) * 0x0101010101010101ull;
   for (; bytes >= 8; bytes -= 8, to += 8) {
     __builtin_memcpy(to, &word, 8);
@@ -152,7 +152,7 @@ CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void fill_bytes(char* to, int value, size_t
 }
 
 #ifdef __linux__
-CUDASIM_UNSEEN inline int note_thread_locals(dl_phdr_info* info, size_t, void*) {
+inline int note_thread_locals(dl_phdr_info* info, size_t, void*) {
   Checker& c = checker();
   if (info->dlpi_addr != c.image.base || !info->dlpi_tls_data) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -164,13 +164,12 @@ CUDASIM_UNSEEN inline int note_thread_locals(dl_phdr_info* info, size_t, void*) 
 #endif
 
 // ---- sentences
-CUDASIM_UNSEEN inline std::string count_of(size_t bytes) {
+inline std::string count_of(size_t bytes) {
   return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
 }
 
 // "8 bytes past the end of x (4096 bytes)"
-CUDASIM_UNSEEN inline std::string beside(
-    uintptr_t address, size_t bytes, uintptr_t low, uintptr_t high, const std::string& what) {
+inline std::string beside(uintptr_t address, size_t bytes, uintptr_t low, uintptr_t high, const std::string& what) {
   const std::string whole = what + " (" + count_of(high - low) + ")";
   if (address == high) return "just past the end of " + whole;
   if (address > high) return count_of(address - high) + " past the end of " + whole;
@@ -180,10 +179,7 @@ CUDASIM_UNSEEN inline std::string beside(
 }
 
 // Ends the launch. `thread` need not be the one that runs; `explained`: by itself, whatever was read before.
-[[noreturn]] CUDASIM_UNSEEN inline void report(int thread,
-                                               uint32_t site,
-                                               const std::string& what,
-                                               bool explained = false) {
+[[noreturn]] inline void report(int thread, uint32_t site, const std::string& what, bool explained = false) {
   Checker& c = checker();
   running_thread.stack_bytes = 0;
   std::string sentence = c.sites.text(site, c.image) + ": " + what;
@@ -200,10 +196,7 @@ CUDASIM_UNSEEN inline std::string beside(
 }
 
 // The same of a thread of another block of the cluster.
-[[noreturn]] CUDASIM_UNSEEN inline void report_of_other(uint3 block,
-                                                        int thread,
-                                                        uint32_t site,
-                                                        const std::string& what) {
+[[noreturn]] inline void report_of_other(uint3 block, int thread, uint32_t site, const std::string& what) {
   Checker& c = checker();
   running_thread.stack_bytes = 0;
   running_block()->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +

@@ -19,8 +19,8 @@
 #include <link.h>
 #endif
 
+#include "cudasim/linkage.h"
 #include "cudasim/shared_symbols.h"
-#include "cudasim/unseen.h"
 
 namespace cudasim {
 
@@ -44,7 +44,7 @@ struct Variable {
 
 #ifdef __linux__
 
-CUDASIM_UNSEEN inline int note_image(dl_phdr_info* info, size_t, void* found) {
+inline int note_image(dl_phdr_info* info, size_t, void* found) {
   auto* image = static_cast<Image*>(found);
   const auto here = reinterpret_cast<uintptr_t>(&note_image);
   Image seen;
@@ -66,13 +66,13 @@ CUDASIM_UNSEEN inline int note_image(dl_phdr_info* info, size_t, void* found) {
   return 1;
 }
 
-CUDASIM_UNSEEN inline Image find_image() {
+inline Image find_image() {
   Image image;
   dl_iterate_phdr(note_image, &image);
   return image;
 }
 
-CUDASIM_UNSEEN inline std::vector<char> bytes_of_file(const std::string& path) {
+inline std::vector<char> bytes_of_file(const std::string& path) {
   std::vector<char> bytes;
   if (FILE* file = std::fopen(path.c_str(), "rb")) {
     std::fseek(file, 0, SEEK_END);
@@ -87,7 +87,7 @@ CUDASIM_UNSEEN inline std::vector<char> bytes_of_file(const std::string& path) {
 // f(name, value, size, type) for each symbol of the library's file. A value counts from the image's base, or, for a
 // thread_local variable (STT_TLS), from where the library's thread_local variables begin.
 template <class F>
-CUDASIM_UNSEEN inline void each_symbol(const Image& image, F f) {
+inline void each_symbol(const Image& image, F f) {
   const std::vector<char> file = bytes_of_file(image.path);
   if (file.size() < sizeof(ElfW(Ehdr)) || std::memcmp(file.data(), ELFMAG, SELFMAG) != 0) return;
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(file.data());
@@ -105,7 +105,7 @@ CUDASIM_UNSEEN inline void each_symbol(const Image& image, F f) {
 }
 
 // "void rms_norm<4>(float*)::partial[abi:cudasim_shared]" without the tag.
-CUDASIM_UNSEEN inline std::string readable(const std::string& symbol) {
+inline std::string readable(const std::string& symbol) {
   int status = 0;
   char* text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
   std::string whole = text ? text : symbol;
@@ -113,7 +113,7 @@ CUDASIM_UNSEEN inline std::string readable(const std::string& symbol) {
   return whole.substr(0, whole.find("[abi:" CUDASIM_SHARED_TAG));
 }
 
-CUDASIM_UNSEEN inline Variable variable_of(const char* symbol, uintptr_t low, size_t bytes) {
+inline Variable variable_of(const char* symbol, uintptr_t low, size_t bytes) {
   Variable v;
   v.low = low, v.high = low + bytes, v.symbol = symbol;
   if (std::strncmp(symbol, "_ZGV", 4) == 0) {
@@ -133,7 +133,7 @@ CUDASIM_UNSEEN inline Variable variable_of(const char* symbol, uintptr_t low, si
 }
 
 // Sorted by address.
-CUDASIM_UNSEEN inline std::vector<Variable> find_variables(const Image& image) {
+inline std::vector<Variable> find_variables(const Image& image) {
   std::vector<Variable> all;
   each_symbol(image, [&](const char* name, uintptr_t value, size_t bytes, int type) {
     const uintptr_t low = image.base + value;
@@ -146,10 +146,10 @@ CUDASIM_UNSEEN inline std::vector<Variable> find_variables(const Image& image) {
 
 #else
 
-CUDASIM_UNSEEN inline Image find_image() {
+inline Image find_image() {
   return {};
 }
-CUDASIM_UNSEEN inline std::vector<Variable> find_variables(const Image&) {
+inline std::vector<Variable> find_variables(const Image&) {
   return {};
 }
 

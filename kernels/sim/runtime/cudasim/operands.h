@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cudasim/unseen.h"
+#include "cudasim/linkage.h"
 
 namespace cudasim {
 
@@ -18,26 +18,25 @@ struct Operand {
 
 class Operands {
  public:
-  CUDASIM_UNSEEN void add(const char* name, const void* data, size_t bytes, bool writable) {
+  void add(const char* name, const void* data, size_t bytes, bool writable) {
     const auto low = reinterpret_cast<uintptr_t>(data);
     all_.push_back({name, low, low + bytes, writable});
-    first_ = all_.data(), count_ = all_.size();
   }
-  CUDASIM_UNSEEN void forget() { all_.clear(), count_ = 0, recent_[0] = recent_[1] = 0; }
-  CUDASIM_UNSEEN size_t count() const { return count_; }
-  CUDASIM_UNSEEN Operand& operator[](size_t i) { return first_[i]; }
+  void forget() { all_.clear(), recent_[0] = recent_[1] = 0; }
+  size_t count() const { return all_.size(); }
+  Operand& operator[](size_t i) { return all_[i]; }
 
-  CUDASIM_UNSEEN bool near(uintptr_t address, size_t bytes) const {
-    for (size_t i = 0; i < count_; ++i) {
-      if (address + bytes >= first_[i].low && address < first_[i].high + bytes) return true;
+  bool near(uintptr_t address, size_t bytes) const {
+    for (const Operand& o : all_) {
+      if (address + bytes >= o.low && address < o.high + bytes) return true;
     }
     return false;
   }
 
   // The operand that holds all these bytes and may be accessed so, or null. Operands may overlap: x and out in place.
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE Operand* find(uintptr_t address, size_t bytes, bool write) {
-    for (size_t i = 0, k = recent_[write]; i < count_; ++i, k = k + 1 < count_ ? k + 1 : 0) {
-      Operand& o = first_[k];
+  CUDASIM_ALWAYS_INLINE Operand* find(uintptr_t address, size_t bytes, bool write) {
+    for (size_t i = 0, k = recent_[write]; i < all_.size(); ++i, k = k + 1 < all_.size() ? k + 1 : 0) {
+      Operand& o = all_[k];
       if (address >= o.low && address + bytes <= o.high && (o.writable || !write)) {
         recent_[write] = k;
         return &o;
@@ -48,8 +47,7 @@ class Operands {
 
  private:
   std::vector<Operand> all_;
-  Operand* first_ = nullptr;  // of all_, which is instrumented code
-  size_t count_ = 0, recent_[2] = {};
+  size_t recent_[2] = {};  // of reads and of writes
 };
 
 // Those that this OS thread has registered for the launches that it makes.

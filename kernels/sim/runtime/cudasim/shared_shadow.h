@@ -22,7 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cudasim/unseen.h"
+#include "cudasim/linkage.h"
 
 namespace cudasim {
 
@@ -48,7 +48,7 @@ class SharedShadow {
   static constexpr uint32_t kPhases = (1 << 18) - 1;
 
   // Whether a barrier that an access of this phase precedes is among the first `waited`.
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE static bool precedes(uint32_t phase, uint32_t waited) {
+  CUDASIM_ALWAYS_INLINE static bool precedes(uint32_t phase, uint32_t waited) {
     return int32_t((waited - phase) << 14) > 0;
   }
 
@@ -65,32 +65,32 @@ class SharedShadow {
   };
 
   // All blocks of a cluster begin in the same epoch; afterwards each has epochs of its own.
-  CUDASIM_UNSEEN static void cluster_begins() { ++last_epoch_; }
-  CUDASIM_UNSEEN void block_begins(uint32_t rank, bool alone) {
+  static void cluster_begins() { ++last_epoch_; }
+  void block_begins(uint32_t rank, bool alone) {
     rank_ = rank, alone_ = alone;
     epoch_ = first_epoch_ = last_epoch_;
     std::memset(arrived_, 0, sizeof arrived_), std::memset(waited_, 0, sizeof waited_);
     std::memset(seen_, 0, sizeof seen_);
     for (int t = 0; t < kThreads; ++t) seen_[t][t % kLanes] = 1;
   }
-  CUDASIM_UNSEEN void barrier_opened() {
+  void barrier_opened() {
     epoch_ = ++last_epoch_;
     if (alone_) return;
     const uint32_t most = most_waited();
     for (uint32_t& waited : waited_) waited = most;
   }
-  CUDASIM_UNSEEN void cluster_arrive(int thread) { ++arrived_[thread]; }
-  CUDASIM_UNSEEN void cluster_wait(int thread) { waited_[thread] = arrived_[thread]; }
+  void cluster_arrive(int thread) { ++arrived_[thread]; }
+  void cluster_wait(int thread) { waited_[thread] = arrived_[thread]; }
   // Barriers of the cluster that any thread of the block knows to have opened.
-  CUDASIM_UNSEEN uint32_t most_waited() const {
+  uint32_t most_waited() const {
     uint32_t most = 0;
     for (const uint32_t waited : waited_) most = waited > most ? waited : most;
     return most;
   }
-  CUDASIM_UNSEEN uint32_t arrived(int thread) const { return arrived_[thread]; }
+  uint32_t arrived(int thread) const { return arrived_[thread]; }
 
   // The lanes of the mask now know what each of them knew.
-  CUDASIM_UNSEEN void warp_synced(int warp, uint32_t mask) {
+  void warp_synced(int warp, uint32_t mask) {
     uint32_t joined[kLanes] = {}, waited = 0;
     for (int l = 0; l < kLanes; ++l) {
       if (!(mask >> l & 1)) continue;
@@ -109,8 +109,7 @@ class SharedShadow {
   }
 
   // Notes an access of the running thread to `bytes` cells of block `owner`, and says what is wrong with it.
-  CUDASIM_UNSEEN Verdict
-  note(SharedByte* cells, size_t bytes, Kind kind, uint32_t thread, uint32_t site, uint32_t owner) {
+  Verdict note(SharedByte* cells, size_t bytes, Kind kind, uint32_t thread, uint32_t site, uint32_t owner) {
     const SharedAccess now{epoch_,     seen_[thread][thread % kLanes], site, thread & 1023,
                            rank_ & 15, arrived_[thread] & kPhases};
     Verdict verdict;
@@ -135,11 +134,11 @@ class SharedShadow {
   }
 
  private:
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE bool written(const SharedByte& cell) const {
+  CUDASIM_ALWAYS_INLINE bool written(const SharedByte& cell) const {
     return cell.write.epoch >= first_epoch_ || cell.atomic[0].epoch >= first_epoch_ ||
            cell.far_atomic.epoch >= first_epoch_;
   }
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE bool ordered(const SharedAccess& earlier, const SharedAccess& now) const {
+  CUDASIM_ALWAYS_INLINE bool ordered(const SharedAccess& earlier, const SharedAccess& now) const {
     if (earlier.epoch < first_epoch_) return true;
     if (earlier.rank == now.rank && (earlier.epoch != epoch_ || earlier.thread == now.thread ||
                                      (earlier.thread / kLanes == now.thread / kLanes &&
@@ -147,7 +146,7 @@ class SharedShadow {
       return true;
     return precedes(earlier.phase, waited_[now.thread]);
   }
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void find_race(
+  CUDASIM_ALWAYS_INLINE void find_race(
       const SharedByte& cell, const SharedAccess& now, Kind kind, size_t i, Race& race) const {
     if (!ordered(cell.write, now)) return (void)(race = {true, cell.write, Kind::kWrite, i});
     for (int k = 0; k < 2; ++k) {
@@ -158,7 +157,7 @@ class SharedShadow {
     if (kind != Kind::kAtomic && !ordered(cell.far_atomic, now)) race = {true, cell.far_atomic, Kind::kAtomic, i};
     if (kind != Kind::kRead && !ordered(cell.far_read, now)) race = {true, cell.far_read, Kind::kRead, i};
   }
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void keep(SharedAccess (&kept)[2], const SharedAccess& now) const {
+  CUDASIM_ALWAYS_INLINE void keep(SharedAccess (&kept)[2], const SharedAccess& now) const {
     if (ordered(kept[0], now)) {
       kept[0] = now;
     } else if (ordered(kept[1], now)) {
@@ -168,7 +167,7 @@ class SharedShadow {
     }
   }
 
-  CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void keep_far(SharedAccess& kept, const SharedAccess& now) const {
+  CUDASIM_ALWAYS_INLINE void keep_far(SharedAccess& kept, const SharedAccess& now) const {
     if (kept.epoch < first_epoch_ || !precedes(now.phase, kept.phase)) kept = now;
   }
 

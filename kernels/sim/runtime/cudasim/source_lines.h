@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cudasim/elf_symbols.h"
-#include "cudasim/unseen.h"
+#include "cudasim/linkage.h"
 
 namespace cudasim {
 
@@ -19,7 +19,7 @@ struct Frame {
 };
 
 // The frames at one return address, innermost first: what the compiler has inlined is taken apart again.
-CUDASIM_UNSEEN inline void append_frames(const Image& image, uintptr_t return_address, std::vector<Frame>& frames) {
+inline void append_frames(const Image& image, uintptr_t return_address, std::vector<Frame>& frames) {
   char command[64];
   std::snprintf(command, sizeof command, "' 0x%llx 2>/dev/null",
                 static_cast<unsigned long long>(return_address - 1 - image.base));
@@ -40,18 +40,18 @@ CUDASIM_UNSEEN inline void append_frames(const Image& image, uintptr_t return_ad
   pclose(out);
 }
 
-CUDASIM_UNSEEN inline bool of_simulator(const std::string& file) {
+inline bool of_simulator(const std::string& file) {
   return file.find("/cudasim/") != std::string::npos || file.find("cuda_sim.h") != std::string::npos ||
          file.find("cuda_platform.cuh") != std::string::npos || file.find("/c++/") != std::string::npos;
 }
 
-CUDASIM_UNSEEN inline bool ends_with(const std::string& s, const char* end) {
+inline bool ends_with(const std::string& s, const char* end) {
   const size_t n = std::strlen(end);
   return s.size() >= n && s.compare(s.size() - n, n, end) == 0;
 }
 
 // "warp_sum" of "float (anonymous namespace)::warp_sum<4>(float)".
-CUDASIM_UNSEEN inline std::string short_name(const std::string& function) {
+inline std::string short_name(const std::string& function) {
   const std::string nowhere = "(anonymous namespace)::";
   const size_t start = function.find(nowhere) == std::string::npos ? 0 : function.find(nowhere) + nowhere.size();
   const std::string name = function.substr(start, function.find_first_of("(<", start) - start);
@@ -59,14 +59,14 @@ CUDASIM_UNSEEN inline std::string short_name(const std::string& function) {
 }
 
 // "rms_norm.cu:41". Where the compiler has merged the code of several lines there is none.
-CUDASIM_UNSEEN inline std::string text(const Frame& f) {
+inline std::string text(const Frame& f) {
   const std::string file = f.file.substr(f.file.rfind('/') + 1);
   return f.line ? file + ":" + std::to_string(f.line) : file + " (in " + short_name(f.function) + ")";
 }
 
 // "rms_norm.cu:41": the innermost line in a .cu file, or else the innermost one that is not the simulator's. A helper
 // in a header is named too: "rms_norm.cu:41 (in warp_sum, warp_reduce.cuh:12)".
-CUDASIM_UNSEEN inline std::string describe_frames(const std::vector<Frame>& frames) {
+inline std::string describe_frames(const std::vector<Frame>& frames) {
   const Frame *helper = nullptr, *kernel = nullptr;
   for (const Frame& frame : frames) {
     if (of_simulator(frame.file)) continue;

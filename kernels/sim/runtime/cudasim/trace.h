@@ -37,36 +37,35 @@ class TraceRecorder {
   bool on = false;
   int number = 0;  // of traces so far
 
-  CUDASIM_UNSEEN void start() {
+  void start() {
     clear();
     on = true, ++number;
   }
-  CUDASIM_UNSEEN void clear() {
+  void clear() {
     for (TraceRecord* chunk : chunks_) std::free(chunk);
     chunks_.clear(), objects_.clear(), launches_.clear(), names_.clear();
     chunk_ = nullptr, used_ = kChunk, count_ = 0, on = false;
   }
 
-  CUDASIM_UNSEEN void launch_begins(const std::string& json) { launches_.push_back(json); }
+  void launch_begins(const std::string& json) { launches_.push_back(json); }
   // An operand (`address`: where it lies, for its alignment) or a shared variable, declared by `function`.
-  CUDASIM_UNSEEN int add_object(
-      const std::string& name, Space space, size_t bytes, uintptr_t address, const std::string& function) {
+  int add_object(const std::string& name, Space space, size_t bytes, uintptr_t address, const std::string& function) {
     objects_.push_back("{\"name\":" + quoted(name) + ",\"space\":" +
                        (space == Space::kShared ? "\"shared\"" : "\"global\"") + ",\"bytes\":" + std::to_string(bytes) +
                        ",\"address\":" + std::to_string(address) + ",\"function\":" + quoted(function) + "}");
     return int(objects_.size() - 1);
   }
-  CUDASIM_UNSEEN int name(const char* name) {
+  int name(const char* name) {
     for (size_t i = 0; i < names_.size(); ++i) {
       if (names_[i] == name) return int(i);
     }
     names_.push_back(name);
     return int(names_.size() - 1);
   }
-  CUDASIM_UNSEEN uint16_t launch() const { return uint16_t(launches_.size() - 1); }
+  uint16_t launch() const { return uint16_t(launches_.size() - 1); }
 
   // False: the trace is full.
-  CUDASIM_UNSEEN bool add(const TraceRecord& record) {
+  bool add(const TraceRecord& record) {
     if (used_ == kChunk) {
       if (count_ >= kMostRecords) return false;
       chunk_ = static_cast<TraceRecord*>(std::malloc(kChunk * sizeof(TraceRecord)));
@@ -78,7 +77,7 @@ class TraceRecorder {
   }
 
   // 0, or errno.
-  CUDASIM_UNSEEN int write(const char* path, const Image& image, const std::vector<Site>& sites) {
+  int write(const char* path, const Image& image, const std::vector<Site>& sites) {
     FILE* file = std::fopen(path, "wb");
     if (!file) return errno;
     std::string head = "{\"library\":" + quoted(image.path) + ",\"records\":" + std::to_string(count_);
@@ -96,7 +95,7 @@ class TraceRecorder {
     return std::fclose(file) == 0 ? error : errno;
   }
 
-  CUDASIM_UNSEEN static std::string quoted(const std::string& s) {
+  static std::string quoted(const std::string& s) {
     std::string out = "\"";
     for (const char c : s) {
       if (c == '"' || c == '\\') out += '\\';
@@ -106,13 +105,13 @@ class TraceRecorder {
   }
 
  private:
-  CUDASIM_UNSEEN static std::string joined(const std::vector<std::string>& parts) {
+  static std::string joined(const std::vector<std::string>& parts) {
     std::string out;
     for (size_t i = 0; i < parts.size(); ++i) out += (i ? "," : "") + parts[i];
     return out;
   }
   // Offsets in the library of the addresses to look up, innermost first, and the line that is known without them.
-  CUDASIM_UNSEEN static std::string of_site(const Site& site, const Image& image) {
+  static std::string of_site(const Site& site, const Image& image) {
     std::string out = "{\"pcs\":[";
     const char* comma = "";
     const auto add = [&](uintptr_t pc) {

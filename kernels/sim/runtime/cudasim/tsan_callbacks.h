@@ -32,7 +32,7 @@ CUDASIM_ACCESSES(16)
 namespace cudasim {
 
 // Larger pieces, 16 bytes at a time, as the widest instruction of a GPU moves.
-CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void on_range(const volatile void* p, size_t bytes, Kind kind, void* pc) {
+CUDASIM_ALWAYS_INLINE void on_range(const volatile void* p, size_t bytes, Kind kind, void* pc) {
   const auto* byte = static_cast<const volatile char*>(p);
   for (size_t done = 0; done < bytes; done += 16) {
     on_access(byte + done, bytes - done < 16 ? bytes - done : 16, kind, Form::kPieces, pc);
@@ -40,7 +40,7 @@ CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void on_range(const volatile void* p, size_
 }
 
 // Not memcpy and memset: those are the functions below.
-CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void copy_bytes(char* to, const char* from, size_t bytes, bool backwards) {
+CUDASIM_ALWAYS_INLINE void copy_bytes(char* to, const char* from, size_t bytes, bool backwards) {
   if (backwards) {
     while (bytes--) {
       to[bytes] = from[bytes];
@@ -60,7 +60,7 @@ CUDASIM_UNSEEN CUDASIM_ALWAYS_INLINE void copy_bytes(char* to, const char* from,
   }
 }
 
-CUDASIM_UNSEEN __attribute__((noinline)) void vector_copy(void* to, const void* from, size_t bytes) {
+__attribute__((noinline)) void vector_copy(void* to, const void* from, size_t bytes) {
   on_access(from, bytes, Kind::kRead, Form::kVector, CUDASIM_CALLER);
   on_access(to, bytes, Kind::kWrite, Form::kVector, CUDASIM_CALLER);
   switch (bytes) {  // inlined
