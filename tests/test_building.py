@@ -112,19 +112,6 @@ def test_of_many_sources_only_the_changed_ones_are_compiled_again(
     assert runs[1] == ["compiling b.cu", "linking liba.so"]
 
 
-def test_the_runtime_of_the_simulator_is_compiled_once(builds: Path, tmp_path: Path, runs: list[list[str]]) -> None:
-    first, second, third = (source(tmp_path / f"{n}.cu", before='#include "cuda_platform.cuh"') for n in "abc")
-    build(first, second)
-    build(third)
-    of_both = Edit("running_block.h", "int thread_ = -1;", "int thread_ = -2;")
-    of_runtime = Edit("waiting.h", "std::this_thread::yield();", "")
-    build(*(Library("sim", third.sources, edits=(edit,)) for edit in (of_both, of_runtime)))
-    compiled = [sorted(label.split()[1] for label in run if label.startswith("compiling")) for run in runs]
-    assert compiled == [["a.cu", "b.cu", "runtime.cpp"], ["c.cu"], ["c.cu", "c.cu", "runtime.cpp", "runtime.cpp"]]
-    build(source(tmp_path / "alone.cu"))  # of which no line asks for the simulator
-    assert runs[-1] == ["compiling alone.cu", "linking libalone.so"]
-
-
 @pytest.fixture
 def layered(tmp_path: Path) -> Library:
     """A source that reaches low.h only through high.h, which lies beside it."""

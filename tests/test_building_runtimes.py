@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from typing import Literal
 
 import pytest
 
-from qwen_cuda.building import Library, build, sanitizers, toolchain
-from tests.build_kit import answer, environment, needs_compiler, program, source
+from qwen_cuda.building import Edit, Library, build, sanitizers, toolchain
+from tests.build_kit import answer, environment, needs_compiler, program, source, wrapped_compiler
 
 
 @needs_compiler
@@ -68,3 +69,24 @@ def test_address_sanitizer_runs_in_python_when_it_is_loaded_first(tmp_path: Path
     found = subprocess.run(command, env=env | sanitizers.environment("asan"), capture_output=True, text=True)
     assert "heap-buffer-overflow" in found.stderr
     assert "k.cu:5" in found.stderr
+
+
+@needs_compiler
+def test_the_runtime_of_the_simulator_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("QWEN_BUILD_DIR", str(tmp_path / "builds"))
+    monkeypatch.setenv("CXX", str(wrapped_compiler(tmp_path / "bin", log)))
+
+    def compiled(*libraries: Library) -> list[str]:
+        log.unlink(missing_ok=True)
+        build(*libraries)
+        return sorted(re.findall(r"(\w+\.c\w+) -o", log.read_text()))
+
+    first, second, third = (source(tmp_path / f"{n}.cu", before='#include "cuda_platform.cuh"') for n in "abc")
+    assert compiled(first, second) == ["a.cu", "b.cu", "runtime.cpp"]
+    assert compiled(third) == ["c.cu"]
+    of_both = Edit("running_block.h", "int thread_ = -1;", "int thread_ = -2;")
+    of_runtime = Edit("waiting.h", "std::this_thread::yield();", "")
+    edited = [Library("sim", third.sources, edits=(edit,)) for edit in (of_both, of_runtime)]
+    assert compiled(*edited) == ["c.cu", "c.cu", "runtime.cpp", "runtime.cpp"]
+    assert compiled(source(tmp_path / "alone.cu")) == ["alone.cu"]  # of which no line asks for the simulator

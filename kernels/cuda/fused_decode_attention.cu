@@ -3,7 +3,7 @@
 //
 // Mapping   Block (p, h, s) as in paged_attention_split.cu. Every warp norms and rotates the heads that it needs in
 //           registers (new_token.cuh). The new token is the last of its sequence: the warp whose turn it is takes its K
-//           and V from registers, in place of the cache, and stores them there.
+//           and V from its own shared memory, in place of the cache, and stores them there.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first keys and values, weights, cosines. What remains is the way from qkv to out.
 // Traffic   K and V of the context in, once; those of one token out.

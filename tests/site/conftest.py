@@ -36,6 +36,8 @@ _NEEDED = (
 _FLAGS = [
     "--no-sandbox",  # containers run as root
     "--disable-gpu",
+    "--disable-software-rasterizer",  # of WebGL, which no page has
+    "--in-process-gpu",
     "--disable-extensions",
     "--disable-background-networking",
     "--disable-component-update",

@@ -1,7 +1,8 @@
 // partition_merge.cuh: how the blocks that read the partitions of a context bring (m, l, o) together in one launch.
 //
 // Cluster     The blocks are a thread block cluster. Each takes a share of the dimensions of all heads and is sent its
-//             part of what the others saw, into its shared memory: one barrier, and no traffic through the L2 cache.
+//             part of what the others saw, into its shared memory: no traffic through the L2 cache, and two barriers,
+//             of which the first only waits until all have begun.
 // Last block  Each block leaves what it saw in the workspace and is counted; who is counted last merges.
 // Both add in the order of partitions, by the same function: the same bits. Blocks without tokens have left before.
 #pragma once

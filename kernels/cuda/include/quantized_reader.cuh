@@ -1,9 +1,8 @@
 // quantized_reader.cuh: one warp's (m, l, o) of its tokens of a quantised cache, with the products on Tensor Cores.
 //
-// Numbers   A code is a half exactly. What it meets is an fp32 number x, cut into two halves: x = high + low within
-// 2^-22
-//           of it. Both products are exact and are added in fp32: as good as fp32 products, for half the instructions
-//           or fewer.
+// Numbers   A code is a half exactly. What it meets is an fp32 number, cut into two halves, high + low, within 2^-22 of
+//           it. Both products are exact and are added in fp32: as good as fp32 products, for half the instructions or
+//           fewer.
 // Scales    Two heads are a tile, and a tile has 8 columns: column 2 c + h is head h and class c of a row's numbers,
 //           those with the scale of a quarter. For scores b has zeros but for a class's own rows of q: each lane gets
 //           the sum of what it has loaded, and scales that. For values column 2 c + h has the weights of head h times
