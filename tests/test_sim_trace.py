@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwen_cuda import loading, simulator
-from qwen_cuda.building import build
+from qwen_cuda.building import build, toolchain
 from qwen_cuda.simulator import memory_model
 from qwen_cuda.simulator.source_lines import short_name
 from tests.build_kit import needs_compiler
@@ -104,6 +104,8 @@ def test_atomics_on_one_word_wait_and_loads_of_it_do_not(patterns: ctypes.CDLL) 
 
 @needs_compiler
 def test_lanes_that_go_apart_make_requests_of_their_own(patterns: ctypes.CDLL) -> None:
+    if toolchain.cxx().is_clang:
+        pytest.skip("clang makes one store of those of both branches")
     trace = traced(patterns, "half_of_warp", 20)
     stores = trace.where(target="out")
     assert [request.lanes.tolist() for request in stores] == [list(range(20)), list(range(20, 32))]

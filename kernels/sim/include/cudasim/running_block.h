@@ -26,15 +26,15 @@ class RunningBlock {
   RunningBlock(const RunningBlock&) = delete;
   RunningBlock& operator=(const RunningBlock&) = delete;
 
-  Verdict barrier(Place at, int predicate = 1, bool of_grid = false);
-  void warp_function(Place at, unsigned mask, Combine combine, void* argument);
-  void yield(Place at);
-  void cluster_arrive(Place at);
-  void cluster_wait(Place at);
-  void* shared_of(Place at, const volatile void* mine, unsigned other);
+  Verdict barrier(const Place& at, int predicate = 1, bool of_grid = false);
+  void warp_function(const Place& at, unsigned mask, Combine combine, void* argument);
+  void yield(const Place& at);
+  void cluster_arrive(const Place& at);
+  void cluster_wait(const Place& at);
+  void* shared_of(const Place& at, const volatile void* mine, unsigned other);
   // These end the launch with a report.
   [[noreturn]] void stop_at_trap();
-  [[noreturn]] void stop_at_width(Place at, int width);
+  [[noreturn]] void stop_at_width(const Place& at, int width);
 
   void* shared() const { return shared_; }   // dynamic
   int thread() const { return thread_; }     // linear index of the running thread

@@ -36,12 +36,12 @@ class Block : public RunningBlock {
   std::string where_everyone_is() const;
 
   // What kernels call, through RunningBlock.
-  Verdict barrier(Place at, int predicate, bool of_grid);
-  void warp_function(Place at, unsigned mask, Combine combine, void* argument);
-  void yield(Place at);
-  void cluster_arrive(Place at);
-  void cluster_wait(Place at);
-  void* shared_of(Place at, const volatile void* mine, unsigned other);
+  Verdict barrier(const Place& at, int predicate, bool of_grid);
+  void warp_function(const Place& at, unsigned mask, Combine combine, void* argument);
+  void yield(const Place& at);
+  void cluster_arrive(const Place& at);
+  void cluster_wait(const Place& at);
+  void* shared_of(const Place& at, const volatile void* mine, unsigned other);
   [[noreturn]] void stop(std::string sentence);  // ends the launch with a report
 
   bool in_kernel() const { return !inside_ && running_ != &pool_->main; }  // not in the simulator's own code

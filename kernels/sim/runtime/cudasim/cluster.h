@@ -140,7 +140,7 @@ __attribute__((cold)) inline void Cluster::report_deadlock() {
 }
 
 // ---- what kernels call
-inline void Block::cluster_arrive(Place at) {
+inline void Block::cluster_arrive(const Place& at) {
   Inside inside(*this);
   running_->at = at;
   if (running_->cluster_arrived)
@@ -151,7 +151,7 @@ inline void Block::cluster_arrive(Place at) {
   cluster.thread_arrives();
 }
 
-inline void Block::cluster_wait(Place at) {
+inline void Block::cluster_wait(const Place& at) {
   Inside inside(*this);
   running_->at = at;
   if (!running_->cluster_arrived)
@@ -176,7 +176,7 @@ inline void Block::wake_from_cluster_barrier() {
   }
 }
 
-inline void* Block::shared_of(Place at, const volatile void* mine, unsigned other) {
+inline void* Block::shared_of(const Place& at, const volatile void* mine, unsigned other) {
   if (other >= unsigned(cluster_blocks)) stop_at_rank(at, other);
   Inside inside(*this);
   char* const p = static_cast<char*>(const_cast<void*>(mine));

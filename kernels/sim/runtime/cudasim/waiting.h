@@ -26,7 +26,7 @@ inline void Block::came_last() {
   if (random_order_) wake(thread()), switch_to(next());
 }
 
-inline Verdict Block::barrier(Place at, int predicate, bool of_grid) {
+inline Verdict Block::barrier(const Place& at, int predicate, bool of_grid) {
   Inside inside(*this);
   const unsigned mine = generation_ & 1;
   running_->at = at;
@@ -100,7 +100,7 @@ inline void Block::order_warp([[maybe_unused]] Fiber* lanes, [[maybe_unused]] un
 #endif
 }
 
-inline void Block::warp_function(Place at, unsigned mask, Combine combine, void* argument) {
+inline void Block::warp_function(const Place& at, unsigned mask, Combine combine, void* argument) {
   Inside inside(*this);
   Fiber* me = running_;
   const int warp = thread() / 32, lane = thread() & 31;
@@ -120,7 +120,7 @@ inline void Block::warp_function(Place at, unsigned mask, Combine combine, void*
   if (!combine) order_acquire(me->order);
 }
 
-inline void Block::yield(Place at) {
+inline void Block::yield(const Place& at) {
   running_->at = at;
   stop_if_hopeless(0);
   Inside inside(*this);
