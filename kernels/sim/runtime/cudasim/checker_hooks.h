@@ -91,8 +91,7 @@ inline void checker_block_ends() {
   running_thread = {};
   const UnwrittenRead read = c.own->unwritten;
   if (!read.found) return;
-  running_block()->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({read.thread}, blockDim) +
-                             ": " + c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
+  blame(blockIdx, read.thread, c.sites.text(read.site, c.image) + ": " + unwritten_sentence(read));
 }
 
 inline void checker_barrier_opened() {

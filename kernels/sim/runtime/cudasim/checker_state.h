@@ -178,6 +178,12 @@ inline std::string beside(uintptr_t address, size_t bytes, uintptr_t low, uintpt
          " past its end";
 }
 
+// What the launch ends with, if it is the first report.
+inline void blame(uint3 block, int thread, const std::string& sentence) {
+  running_block()->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +
+                             sentence);
+}
+
 // Ends the launch. `thread` need not be the one that runs; `explained`: by itself, whatever was read before.
 [[noreturn]] inline void report(int thread, uint32_t site, const std::string& what, bool explained = false) {
   Checker& c = checker();
@@ -188,10 +194,7 @@ inline std::string beside(uintptr_t address, size_t bytes, uintptr_t low, uintpt
     sentence += "\n  Before that, " + text_of_threads({unwritten.thread}, blockDim) + " at " +
                 c.sites.text(unwritten.site, c.image) + " " + unwritten.what + ", which nobody had written";
   }
-  if (thread != running_thread.index) {
-    running_block()->grid.fail("cuda_sim: block " + text(blockIdx) + ": " + text_of_threads({thread}, blockDim) + ": " +
-                               sentence);
-  }
+  if (thread != running_thread.index) blame(blockIdx, thread, sentence);
   running_block()->stop(sentence);
 }
 
@@ -199,8 +202,7 @@ inline std::string beside(uintptr_t address, size_t bytes, uintptr_t low, uintpt
 [[noreturn]] inline void report_of_other(uint3 block, int thread, uint32_t site, const std::string& what) {
   Checker& c = checker();
   running_thread.stack_bytes = 0;
-  running_block()->grid.fail("cuda_sim: block " + text(block) + ": " + text_of_threads({thread}, blockDim) + ": " +
-                             c.sites.text(site, c.image) + ": " + what);
+  blame(block, thread, c.sites.text(site, c.image) + ": " + what);
   running_block()->stop("");
 }
 

@@ -19,7 +19,6 @@
 #include <link.h>
 #endif
 
-#include "cudasim/linkage.h"
 #include "cudasim/shared_symbols.h"
 
 namespace cudasim {

@@ -71,9 +71,8 @@ class FaultStack {
 
   // For handlers, which may belong to another library: the one that runs blocks on this OS thread deals with the
   // signal, if it can. They must not look at `current` themselves: on a thread that has never run their library that
-  // allocates its thread_local variables, and what was interrupted may be just there. PLAIN: the checker would take
-  // what it reads for an access of the kernel.
-  CUDASIM_PLAIN static bool owner_handles(int signal, siginfo_t* info, void* context) {
+  // allocates its thread_local variables, and what was interrupted may be just there.
+  static bool owner_handles(int signal, siginfo_t* info, void* context) {
     stack_t stack = {};
     if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) || stack.ss_size != kBytes) return false;
     const Owner& owner = *static_cast<const Owner*>(stack.ss_sp);

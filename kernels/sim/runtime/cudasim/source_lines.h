@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cudasim/elf_symbols.h"
-#include "cudasim/linkage.h"
 
 namespace cudasim {
 
