@@ -30,7 +30,7 @@ ANGLES = """\
     angles = load_part_angles(turns, part);
   }
 """
-BEFORE_K = "  HeadPart values = HeadPart::of<T>(stored);\n"
+BEFORE_V = "\n  const int shift = f.group_shift;\n"
 EDITS = {
     **{
         f"{warps} warps a block": (
@@ -40,7 +40,7 @@ EDITS = {
         for warps in (1, 2, 4, 8)
     },
     "a warp for each head": (Edit(SOURCE, "if (suits_four_heads(args))", "if (false)"),),
-    "angles asked for after V": (Edit(FOUR, ANGLES, ""), Edit(FOUR, BEFORE_K, ANGLES + BEFORE_K)),
+    "angles asked for before V": (Edit(FOUR, ANGLES, ""), Edit(FOUR, BEFORE_V, ANGLES + BEFORE_V)),
     "codes of FP4 one by one": (Edit("group_codes.cuh", "kPacked = !kE4M3 && kWide;", "kPacked = false;"),),
     "software conversions": (Edit("narrow_floats.cuh", "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890", "#if 0"),),
 }

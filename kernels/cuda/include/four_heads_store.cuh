@@ -4,8 +4,8 @@
 // Mapping   A warp has four heads of a token: of Q, or of K and, unless there is none, the same four of V. Eight lanes
 //           have a head: four_heads.cuh. What a head costs beside its numbers (addresses, slot, scale) is paid once for
 //           eight heads, and a lane's numbers are so many that most partners are its own.
-// Order     All loads are asked for before anything is computed; the angles, which wait for a position, come while V
-//           is stored.
+// Order     Heads and weights are asked for before anything is computed. The angles, which wait for a position, are
+//           asked for when V is stored: so its codes do not wait for them.
 // Indices   32 bits each: the launcher looks that they are enough.
 #pragma once
 
@@ -67,11 +67,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_four_heads(Fo
   if (f.has_norm) weight = StoredPart::load(is_query ? f.query_weight : f.key_weight, part);
   const LoadedIndex slot(f.slots, token), position(f.positions, token);
   const bool known = position.is_in(f.positions);
-  PartAngles angles;
-  if (f.cos_sin != nullptr) {
-    const char* turns = f.cos_sin + uint64_t(known ? position.value : 0) * f.angle_bytes;
-    angles = load_part_angles(turns, part);
-  }
 
   const int shift = f.group_shift;
   RowPlace place = {};
@@ -86,6 +81,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_four_heads(Fo
     if (has_value) store_groups<T, kValues, kScales>(value, 0, shift, f.v, place, part);
   }
 
+  PartAngles angles;
+  if (f.cos_sin != nullptr) {
+    const char* turns = f.cos_sin + uint64_t(known ? position.value : 0) * f.angle_bytes;
+    angles = load_part_angles(turns, part);
+  }
   HeadPart values = HeadPart::of<T>(stored);
   if (f.has_norm) normalize(values, HeadPart::of<T>(weight), f.eps);
   if (f.cos_sin != nullptr) rotate(values, angles);
