@@ -142,7 +142,7 @@ def quantize_groups(
     else:
         units = torch.where(finite, quotient.clamp(min=2.0**-126), torch.nan)
         words = torch.where(finite, units.view(torch.int32), 0x7FFFFFFF)
-        codes = words.contiguous().view(torch.uint8)
+        codes = words.flatten().view(torch.uint8).reshape(*words.shape[:-1], 4 * words.shape[-1])
     numbers = (grouped / units[..., None]).flatten(-2)
     if values == "e4m3":
         return encode_e4m3(numbers), codes
