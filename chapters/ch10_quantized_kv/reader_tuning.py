@@ -37,6 +37,10 @@ ONE_AHEAD = Edit(READER, "kAhead = kTiles == 1 ? 2 : 1", "kAhead = 1")
 TWO_BLOCKS = Edit(KERNEL, "__launch_bounds__(kAttentionThreads)", "__launch_bounds__(kAttentionThreads, 2)")
 
 EDITS: dict[str, tuple[Edit, ...]] = {
+    "1 turn after the other": (
+        Edit(READER, "absorb<kAhead>(turns,", "for (Turn& turn : turns) absorb<1>(&turn,"),
+        Edit(READER, "kMore = kTurns == kAhead", "kMore = true"),
+    ),
     "1 turn ahead": (ONE_AHEAD,),
     "1 turn ahead, two blocks an SM": (ONE_AHEAD, TWO_BLOCKS),
     "4 warps a block": constant("paged_attention.cuh", "kAttentionWarps", 4),

@@ -44,12 +44,16 @@ struct ScaleReader {
 
 // Two E4M3 codes, of the lower or the upper half of a word, as halves: exactly.
 __device__ __forceinline__ uint32_t halves(uint32_t word, int upper) {
-  const auto codes = static_cast<unsigned short>(word >> 16 * upper);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t pair;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+  if (upper) {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }" : "=r"(pair) : "r"(word));
+  } else {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(pair) : "r"(word));
+  }
   return pair;
 #else
+  const auto codes = static_cast<unsigned short>(word >> 16 * upper);
   // With the same fields a half is 2^8 times smaller. The product is exact, subnormals too. All fields set are NaN.
   const uint32_t apart = __byte_perm(codes, 0, 0x4140), magnitudes = apart & 0x007f007fu;
   const uint32_t fields = (apart & 0x00800080u) << 8 | magnitudes << 7;
@@ -93,13 +97,15 @@ __device__ __forceinline__ void load_words(uint32_t* to, const uint8_t* from) {
 
 // One KV head in the pages of one sequence, as a lane reads it.
 struct QuantizedPages : PageTable {
-  LaneRow key, value;                 // of token g, or 2 t, if it had slot 0 of block 0
-  int64_t data_stride, scale_stride;  // bytes from one slot to the next
+  LaneRow key, value;                        // of token g, or 2 t, if it had slot 0 of block 0
+  int64_t block_bytes;                       // from one block to the next; a cache keeps its scales in them
+  unsigned data_stride, scale_stride, last;  // from one slot to the next; the last slot of a block
   ScaleReader scale_of;
-  const QuantizedLayout& layout;
 
   __device__ __forceinline__ RowOffset offset(int block, int token) const {
-    return row_offset(layout, slot(block, token), 0);
+    const int64_t first = unsigned(block) * block_bytes;
+    const uint64_t row = token & last;
+    return {int64_t(first + row * data_stride), int64_t(first + row * scale_stride)};
   }
 };
 
@@ -112,15 +118,16 @@ __device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages
                                                           int lane) {
   const int g = lane / 4, t = lane % 4;
   const ScaleReader scale_of(layout.scale_format);
-  const int64_t data_stride = layout.heads * layout.data_row_stride,
-                scale_stride = layout.heads * layout.scale_row_stride;
+  const auto data_stride = unsigned(layout.heads * layout.data_row_stride),
+             scale_stride = unsigned(layout.heads * layout.scale_row_stride);
   const auto row = [&](const qwen::QuantizedRows& rows, int slot, int dimension) -> LaneRow {
     const int code = layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2;
     const int scale = dimension / layout.group * (scale_of.wide ? 4 : 1);
-    return {rows.data + head * layout.data_row_stride + slot * data_stride + code,
-            rows.scales + head * layout.scale_row_stride + slot * scale_stride + scale};
+    return {rows.data + head * layout.data_row_stride + slot * uint64_t(data_stride) + code,
+            rows.scales + head * layout.scale_row_stride + slot * uint64_t(scale_stride) + scale};
   };
-  return {pages, row(k, g, 32 * t), row(v, 2 * t, 16 / kParts * g), data_stride, scale_stride, scale_of, layout};
+  return {pages,       row(k, g, 32 * t), row(v, 2 * t, 16 / kParts * g), layout.data_block_stride,
+          data_stride, scale_stride,      (1u << pages.block_shift) - 1,  scale_of};
 }
 
 // What a lane has of a turn. A token that is not there keeps the bytes of an earlier one, and weighs nothing.
@@ -133,26 +140,25 @@ struct QuantizedTurn {
   RowOffset at[2];                                                    // where the tokens of each half lie
   int tokens[2];                                                      // how many there are, or more
   int next;                                                           // the first token of the turn after this one
-  int next_blocks[2];
+  int next_block;                                                     // where half `lane` % 2 of it lies
 
-  __device__ __forceinline__ void look_up(const QuantizedPages& head, int end) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) next_blocks[h] = head.block_of(next + kHalfTurn * h, end);
+  __device__ __forceinline__ void look_up(const QuantizedPages& head, int end, int lane) {
+    next_block = head.block_of(next + lane % 2 * kHalfTurn, end);
   }
-  __device__ __forceinline__ void begin(const QuantizedPages& head, int token, int end) {
+  __device__ __forceinline__ void begin(const QuantizedPages& head, int token, int end, int lane) {
     next = token;
-    look_up(head, end);
+    look_up(head, end, lane);
   }
   // On to the next turn: its place. Its codes are loaded later.
-  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int step) {
+  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int step, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int first = next + kHalfTurn * h;
-      tokens[h] = head.has(next_blocks[h]) ? end - first : 0;
-      at[h] = head.offset(tokens[h] > 0 ? next_blocks[h] : 0, first);
+      const int first = next + kHalfTurn * h, block = __shfl_sync(kAllLanes, next_block, h);
+      tokens[h] = head.has(block) ? end - first : 0;
+      at[h] = head.offset(tokens[h] > 0 ? block : 0, first);
     }
     next += step;
-    look_up(head, end);
+    look_up(head, end, lane);
   }
 
   static __device__ __forceinline__ void load_scale(uint32_t& scale, const uint8_t* from, bool wide) {
@@ -168,8 +174,8 @@ struct QuantizedTurn {
     for (int h = 0; h < 2; ++h) {
       if (lane / 4 >= tokens[h]) continue;
       const uint8_t* data = head.key.data + at[h].data;
-      load_words<kWords>(keys[h], data);
-      load_words<kWords>(keys[h] + kWords, data + 4 * kWords);
+#pragma unroll
+      for (int w = 0; w < 2 * kWords; w += 4) load_words<4>(keys[h] + w, data + 4 * w);
 #pragma unroll
       for (int s = 0; s < kParts; ++s) {
         load_scale(key_scales[h][s], head.key.scale + at[h].scales + s * (wide ? 4 : 1), wide);

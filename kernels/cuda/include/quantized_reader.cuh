@@ -19,8 +19,10 @@ struct QuantizedReader {
   using Queries = QueryTiles<kGroup, kValues>;
   using Turn = QuantizedTurn<kValues, kParts>;
   using Codes = CodeWords<kValues>;
+  using Scores = float[Queries::kTiles][2];
+  using Weights = SplitPair[Queries::kTiles][kParts][2];
   static constexpr int kTiles = Queries::kTiles, kWords = 4;   // words of four codes: an eighth of a row
-  static constexpr int kAhead = kTiles == 1 ? 2 : 1;           // turns on their way
+  static constexpr int kAhead = kTiles == 1 ? 2 : 1;           // turns on their way; they are computed side by side
   static constexpr int kChains = kTiles == 1 ? 2 : 1;          // sums of a score that do not wait for each other
   static constexpr int kStep = kAttentionWarps * kTurnTokens;  // tokens of the block in a turn
   // In units the largest weight is from 2^kAbove on, and has room up to the largest half.
@@ -47,7 +49,7 @@ struct QuantizedReader {
 
   // The scores of tokens g and g + 8 with head t % 2 of each tile; -inf where there is no token.
   // --8<-- [start:scores]
-  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[kTiles][2]) {
+  __device__ __forceinline__ void scores(const Turn& turn, Scores& score) {
     float sums[kTiles][2][kChains][4] = {};  // of the first and the last 16 numbers
     const int column = g / 2 == t ? g : Queries::kZeros;
 #pragma unroll
@@ -114,44 +116,48 @@ struct QuantizedReader {
 
   // --8<-- [start:absorb]
   // Scores become weights; each lane gets those of the tokens whose values it has, for head g % 2 of the tile.
-  __device__ __forceinline__ void weigh(const Turn& turn, int n, const float (&score)[2], SplitPair (*b)[2]) {
-    float highest = fmaxf(score[0], score[1]);
+  template <int kTurns>
+  __device__ __forceinline__ void weigh(const Turn* turns, int n, const Scores* score, Weights* b) {
+    float highest = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2 * kTurns; ++i) highest = fmaxf(highest, score[i / 2][n][i % 2]);
 #pragma unroll
     for (int distance = 4; distance < kWarpSize; distance *= 2) {
       highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, distance));
     }
     const float before = state[n].m;
     state[n].raise(highest);
-    const float weight[2] = {state[n].weight(score[0]), state[n].weight(score[1])};
-    state[n].l += weight[0] + weight[1];
-    float scaled[kParts][4], top[kParts];
+    float scaled[kTurns][kParts][4], top[kParts] = {};
+#pragma unroll
+    for (int p = 0; p < kTurns; ++p) {
+      const float weight[2] = {state[n].weight(score[p][n][0]), state[n].weight(score[p][n][1])};
+      state[n].l += weight[0] + weight[1];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float mine = __shfl_sync(kAllLanes, weight[i / 2], 4 * (2 * t + i % 2) + g % 2);
+#pragma unroll
+        for (int s = 0; s < kParts; ++s) {
+          scaled[p][s][i] = mine * scale_of(turns[p].value_scales[i][s]);
+          top[s] = fmaxf(top[s], fabsf(scaled[p][s][i]));
+        }
+      }
+    }
     bool fits = state[n].m == before;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float mine = __shfl_sync(kAllLanes, weight[i / 2], 4 * (2 * t + i % 2) + g % 2);
-#pragma unroll
-      for (int s = 0; s < kParts; ++s) scaled[s][i] = mine * scale_of(turn.value_scales[i][s]);
-    }
-#pragma unroll
-    for (int s = 0; s < kParts; ++s) {
-      top[s] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) top[s] = fmaxf(top[s], fabsf(scaled[s][i]));
-      fits = fits && top[s] * power_of_two(-unit[n][s]) < kRoom;
-    }
+    for (int s = 0; s < kParts; ++s) fits = fits && top[s] * power_of_two(-unit[n][s]) < kRoom;
     if (__any_sync(kAllLanes, !fits)) {
       const float raised = __shfl_sync(kAllLanes, before - state[n].m, lane / 4 * 4 + g % 2);
 #pragma unroll
       for (int s = 0; s < kParts; ++s) change_unit(n, s, top[s], raised);
     }
 #pragma unroll
-    for (int s = 0; s < kParts; ++s) {
-      const float in_units = power_of_two(-unit[n][s]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) b[s][i] = SplitPair(scaled[s][2 * i] * in_units, scaled[s][2 * i + 1] * in_units);
+    for (int i = 0; i < 2 * kTurns * kParts; ++i) {
+      const int p = i / (2 * kParts), s = i / 2 % kParts, half = i % 2;
+      const float *two = scaled[p][s] + 2 * half, in_units = power_of_two(-unit[n][s]);
+      b[p][n][s][half] = SplitPair(two[0] * in_units, two[1] * in_units);
     }
   }
-  __device__ __forceinline__ void add_values(const Turn& turn, const SplitPair (&b)[kTiles][kParts][2]) {
+  __device__ __forceinline__ void add_values(const Turn& turn, const Weights& b) {
 #pragma unroll
     for (int j = 0; j < 2 * kWords; ++j) {
       uint32_t word[4];
@@ -170,36 +176,44 @@ struct QuantizedReader {
     }
   }
   // --8<-- [end:absorb]
-  // Reads this warp's tokens up to `end`; `token` is the first one. When the first rows are on their way, ready() sees
-  // to the queries.
+  // The tokens of kTurns turns. Where all on their way count, the next ones are asked for.
+  // --8<-- [start:turns]
+  template <int kTurns>
+  __device__ __forceinline__ void absorb(Turn* turns, const QuantizedPages& head, int end) {
+    constexpr bool kMore = kTurns == kAhead;
+    Scores score[kTurns];
+    Weights weights[kTurns];
+#pragma unroll
+    for (int p = 0; p < kTurns; ++p) {
+      scores(turns[p], score[p]);
+      if (kMore) turns[p].advance(head, end, kAhead * kStep, lane);
+      if (kMore) turns[p].load_keys(head, lane);
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) weigh<kTurns>(turns, n, score, weights);
+#pragma unroll
+    for (int p = 0; p < kTurns; ++p) {
+      add_values(turns[p], weights[p]);
+      if (kMore) turns[p].load_values(head, lane);
+    }
+  }
+  // --8<-- [end:turns]
+  // Reads this warp's tokens from `token` up to `end`. ready() sees to the queries while the first rows are coming.
   // --8<-- [start:read]
   template <class Ready>
   __device__ __forceinline__ void read(const QuantizedPages& head, int token, int end, Ready ready) {
     Turn turns[kAhead];
 #pragma unroll
     for (int p = 0; p < kAhead; ++p) {
-      turns[p].begin(head, token + p * kStep, end);
-      turns[p].advance(head, end, kAhead * kStep);
+      turns[p].begin(head, token + p * kStep, end, lane);
+      turns[p].advance(head, end, kAhead * kStep, lane);
       turns[p].load_keys(head, lane);
       turns[p].load_values(head, lane);
     }
     ready();
-    while (token < end) {
-#pragma unroll
-      for (Turn& turn : turns) {
-        if (token >= end) break;
-        float score[kTiles][2];
-        scores(turn, score);
-        turn.advance(head, end, kAhead * kStep);
-        turn.load_keys(head, lane);
-        SplitPair weights[kTiles][kParts][2];
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) weigh(turn, n, score[n], weights[n]);
-        add_values(turn, weights);
-        turn.load_values(head, lane);
-        token += kStep;
-      }
-    }
+    const int all = end - (kAhead - 1) * kStep;  // before it the last of the turns has tokens, too
+    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, end);
+    if (kAhead == 2 && token < end) absorb<1>(turns, head, end);
   }
   // --8<-- [end:read]
 
