@@ -4,7 +4,7 @@
     python chapters/ch08_w8a16_head/benchmark.py [--device auto] [--output FILE] [--quick]
 
 On a CPU the plain C++ operators stand beside PyTorch's, on a smaller head. vLLM's Machete takes part where vLLM is
-installed, or where QWEN_PEERS names a folder with its library. Nobody is timed before the answer has been held against
+installed, or where QWEN_PEERS names a folder with its libraries. Nobody is timed before the answer has been held against
 float64.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 LIBRARY = "_C_stable_libtorch.abi3.so"
+MORE = "_C.abi3.so"  # Machete; its operators join the same namespace
 FLASH_LIBRARY = "_vllm_fa3_C.abi3.so"
 
 
@@ -35,6 +37,8 @@ def vllm(env: Mapping[str, str] = os.environ) -> Vllm | str:
                 return f"vLLM's operators are left out: the folder that QWEN_PEERS names holds no {LIBRARY}."
             torch.ops.load_library(str(path))
             version = f"{LIBRARY} of QWEN_PEERS"
+            with contextlib.suppress(OSError):  # without it there is one peer less
+                torch.ops.load_library(str(path.with_name(MORE)))
         elif importlib.util.find_spec("vllm") is None:
             return (
                 "vLLM's operators are left out: vllm is not installed, and QWEN_PEERS names no folder with its "
