@@ -1,4 +1,4 @@
-"""Fused decode attention on test cases: a batch with its new tokens, a run among guards, and what it must equal."""
+"""Fused decode attention on test cases: a batch with its new tokens, a run among guards, and what it must give."""
 
 from __future__ import annotations
 
@@ -121,21 +121,35 @@ def fused(
     return Result(out, tensors["k_cache"], tensors["v_cache"])
 
 
-def one_after_the_other(backend: Backend, some: FusedCase, cut: Cut) -> Result:
-    """The product's two operators on the same backend, whatever kernel of this one is under test."""
+@dataclass(frozen=True)
+class Expected:
+    """What any cut must give: the bits of both caches, and the result in float64, with its bound."""
+
+    written: PagedCase  # q, and the caches with the new tokens
+    truth: Tensor
+    bound: Tensor
+
+    def assert_met(self, got: Result) -> None:
+        assert_same_bits(got.k_cache.cpu(), self.written.k_cache)
+        assert_same_bits(got.v_cache.cpu(), self.written.v_cache)
+        assert_within(got.out, self.truth, self.bound)
+
+
+def expected_of(backend: Backend, some: FusedCase) -> Expected:
+    """By the product's `qk_norm_rope_cache_write` on the same backend, and the bound of split attention."""
     tensors = {name: buffer.tensor for name, buffer in operands(backend, some).items()}
-    workspace = layout_of(some.stored, cut[1]).new(backend.device)
     caches = tensors["k_cache"], tensors["v_cache"]
-    where = tensors["block_table"], tensors["context_lens"]
+    q = write(backend, tuple(tensors[name] for name in TOKEN), caches, some.heads.query_heads)
+    written = some.stored.with_(q=q.cpu(), k_cache=caches[0].cpu(), v_cache=caches[1].cpu())
+    return Expected(written, *truth_and_bound(written))
+
+
+def write(backend: Backend, token: Sequence[Tensor], caches: tuple[Tensor, Tensor], query_heads: int) -> Tensor:
+    """Runs `qk_norm_rope_cache_write`, whatever kernel is under test; `token` as in TOKEN. → q."""
     with poisoned_memory():
         if backend.name in ("sim", "cuda"):
             loading.backend(backend.name)
-        write, attend = (
-            REFERENCES[name] if backend.name == "reference" else getattr(backend.namespace, name)
-            for name in ("qk_norm_rope_cache_write", "paged_attention_split")
-        )
-        q, _ = write(*(tensors[name] for name in TOKEN), *caches, EPS, some.heads.query_heads)
-        out = attend(q, *caches, *where, some.stored.scale, *cut, workspace)
-        exact = some.stored.with_(q=q.cpu(), k_cache=caches[0].cpu(), v_cache=caches[1].cpu())
-        assert_within(out, *truth_and_bound(exact))
-    return Result(out, *caches)
+        name = "qk_norm_rope_cache_write"
+        run = REFERENCES[name] if backend.name == "reference" else getattr(backend.namespace, name)
+        q: Tensor = run(*token, *caches, EPS, query_heads)[0]
+    return q

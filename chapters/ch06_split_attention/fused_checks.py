@@ -1,7 +1,7 @@
 """What chapter 6 promises of fused decode attention, each promise a function of the backend to keep it.
 
-All of it is one sentence: to the bits what `qk_norm_rope_cache_write` and `paged_attention_split` give, one after the
-other. Both are held against float64 by themselves; here the result is, too, once more.
+Both caches have the bits of `qk_norm_rope_cache_write`. The result lies within the bound of split attention from
+float64, and has the same bits by either merge, with and without reading ahead, in any company and in pages of any size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,19 @@ import torch
 
 from chapters.ch05_grouped_attention.grouped_checks import BLOCK_SIZES, GROUPS
 from chapters.ch05_grouped_attention.paged_cases import BF16, FP16, Heads
-from chapters.ch06_split_attention.fused_cases import HEAD_DIM, MAX_POSITIONS, fused, fused_case, one_after_the_other
-from chapters.ch06_split_attention.split_cases import Cut, layout_of, merges
+from chapters.ch06_split_attention.fused_cases import (
+    HEAD_DIM,
+    MAX_POSITIONS,
+    FusedCase,
+    Result,
+    expected_of,
+    fused,
+    fused_case,
+    operands,
+    write,
+)
+from chapters.ch06_split_attention.split_cases import Cut, layout_of, merges, used_workspace
+from chapters.ch06_split_attention.split_checks import check_parts
 from qwen_cuda.testing.backends import Backend
 from qwen_cuda.testing.ulp import assert_same_bits
 
@@ -21,35 +32,79 @@ RAGGED = (1, 2, 16, 17, 129, 0, 300)
 CUTS: tuple[Cut, ...] = ((16, 1), (16, 2), (32, 4), (16, 16), (48, 3), (16, 40))
 
 
-def check_fused_is_both_in_turn(backend: Backend) -> None:
-    """Any cut, either merge, with and without reading ahead."""
+def check_cuts(backend: Backend, some: FusedCase, *cuts: Cut) -> list[Result]:
+    """By each merge that there is, with and without reading ahead: one result for each cut, and the right one."""
+    expected, results = expected_of(backend, some), []
+    for cut in cuts:
+        ways = [("auto", True), *((merge, i % 2 == 0) for i, merge in enumerate(merges(backend, cut[1])))]
+        first, *others = (fused(backend, some, cut, merge=merge, prefetch=prefetch) for merge, prefetch in ways)
+        expected.assert_met(first)
+        for other in others:
+            other.assert_same(first)
+        results.append(first)
+    return results
+
+
+def check_any_cut_of_the_fused(backend: Backend) -> None:
+    """Any cut; where all partitions have their least size, more of them change nothing."""
     some = fused_case(RAGGED, seed=41)
-    for i, cut in enumerate(CUTS):
-        expected = one_after_the_other(backend, some, cut)
-        for j, merge in enumerate(merges(backend, cut[1])):
-            fused(backend, some, cut, merge=merge, prefetch=(i + j) % 2 == 0).assert_same(expected)
-    cut = (64, 4)
-    fused(backend, some, cut, merge="auto", prefetch=True).assert_same(one_after_the_other(backend, some, cut))
+    check_cuts(backend, some, *CUTS)
+    enough, more = check_cuts(backend, some, (64, 5), (64, 8))
+    more.assert_same(enough)
+
+
+def check_partials_of_the_fused(backend: Backend) -> None:
+    """m, l and o of each partition, where kernels leave them in the workspace."""
+    if backend.name not in ("sim", "cuda"):
+        return
+    for heads, cut in ((Heads(2, 2), (16, 4)), (Heads(1, 5, dtype=FP16), (48, 2)), (Heads(1, 8), (64, 3))):
+        some = fused_case([cut[0] * (cut[1] - 1) + more for more in (1, 7, 16)], heads, seed=50)
+        layout = layout_of(some.stored, cut[1])
+        workspace = backend.place(used_workspace(layout))
+        fused(backend, some, cut, merge="last_block", workspace=workspace)
+        check_parts(layout.parts(workspace.tensor.cpu()), expected_of(backend, some).written, cut)
+
+
+def check_no_bit_of_a_weight_is_lost(backend: Backend) -> None:
+    """The last partition has two tokens, the second the new one. Their values are one-hot, so o has their weights: one
+    is 1, and the other what l, the sum of both, has beyond 1."""
+    if backend.name not in ("sim", "cuda"):
+        return
+    for dtype in (BF16, FP16):
+        some = fused_case((18,), Heads(kv_heads=16, group=8, dtype=dtype), seed=51)
+        some = some.with_(stored=some.stored.with_(scale=0.02))
+        old, new = some.stored.v_cache[some.stored.block_table[0, 1], 0], some.qkv[0].view(-1, HEAD_DIM)
+        new[:64] *= -1  # of half of the heads the other token has the larger score
+        for place, values in enumerate((old, new[-16:])):
+            values.zero_()[:, place] = 1
+        layout = layout_of(some.stored, 2)
+        workspace = backend.place(used_workspace(layout))
+        fused(backend, some, (16, 2), merge="last_block", workspace=workspace)
+        parts = layout.parts(workspace.tensor.cpu())
+        weights, total = parts.o[0, :, 1, :2].double(), parts.l[0, :, 1].double()
+        assert weights.argmax(1).tolist() == [0] * 64 + [1] * 64
+        assert bool((weights.amax(1) == 1).all())
+        assert float((weights.amin(1) - (total - 1)).abs().max()) <= 2.0**-24, "more than l's one rounding"
 
 
 def check_fused_groups_and_pages(backend: Backend) -> None:
-    """Every size of group and of page, both dtypes, indices of either width."""
+    """Every size of group and of page, both dtypes, indices of either width; the page is nothing to the bits."""
     for i, group in enumerate(GROUPS):
         heads = Heads(1 + i % 2, group, HEAD_DIM, BLOCK_SIZES[i % len(BLOCK_SIZES)], (BF16, FP16)[i % 2])
-        some = fused_case((37, 5, 70), heads, seed=i, wide=i % 2 == 0)
-        for cut, merge in (((16, 4), "auto"), ((16, 3), "last_block"), ((128, 1), "auto")):
-            fused(backend, some, cut, merge=merge).assert_same(one_after_the_other(backend, some, cut))
+        check_cuts(backend, fused_case((37, 5, 70), heads, seed=i, wide=i % 2 == 0), (16, 4), (16, 3), (128, 1))
+    outs = []
     for size in BLOCK_SIZES:
         some = fused_case((size - 1, size, size + 1, 2 * size + 1), Heads(1, 2, HEAD_DIM, size), seed=size)
-        fused(backend, some, (32, 2)).assert_same(one_after_the_other(backend, some, (32, 2)))
+        check_cuts(backend, some, (32, 2))
+        outs.append(fused(backend, fused_case((37, 5, 70), Heads(1, 2, HEAD_DIM, size), seed=40), (16, 4)).out)
+    for out in outs[1:]:
+        assert_same_bits(out, outs[0])
 
 
 def check_the_new_token_in_every_lane(backend: Backend) -> None:
-    """The new token falls to every stream and warp in turn, and to a later turn."""
+    """The new token falls to every place of a turn and every warp in turn, and to a later turn."""
     lens = (*range(1, 36), 63, 64, 65, 127, 128, 129, 143, 161, 257)
-    some = fused_case(lens, Heads(1, 2), seed=42)
-    for cut in ((512, 1), (144, 2)):
-        fused(backend, some, cut).assert_same(one_after_the_other(backend, some, cut))
+    check_cuts(backend, fused_case(lens, Heads(1, 2), seed=42), (512, 1), (144, 2))
 
 
 def check_slots_that_are_none(backend: Backend) -> None:
@@ -90,13 +145,11 @@ def check_a_token_without_context(backend: Backend) -> None:
     used = set(some.stored.block_table[1, :3].tolist())  # of 40 tokens
     slots[0] = 16 * min(page for page in range(some.stored.k_cache.shape[0]) if page not in used) + 5
     some = some.with_(slot_mapping=slots)
-    for cut in ((16, 1), (16, 4)):
-        got = fused(backend, some, cut)
+    for got in check_cuts(backend, some, (16, 1), (16, 4)):
         assert not got.out[0].any()
-        got.assert_same(one_after_the_other(backend, some, cut))
     lens = torch.tensor([-5, 40], dtype=torch.int32)
     changed = some.with_(stored=some.stored.with_(context_lens=lens))
-    fused(backend, changed, (16, 4)).assert_same(one_after_the_other(backend, changed, (16, 4)))
+    check_cuts(backend, changed, (16, 4))
 
 
 def check_bad_blocks_of_stored_tokens(backend: Backend) -> None:
@@ -105,8 +158,7 @@ def check_bad_blocks_of_stored_tokens(backend: Backend) -> None:
     block_table = some.stored.block_table.clone()
     block_table[0, 2:4], block_table[1, 0] = -1, some.stored.k_cache.shape[0]
     skipped = some.with_(stored=some.stored.with_(block_table=block_table))
-    for cut in ((32, 4), (16, 7)):
-        fused(backend, skipped, cut).assert_same(one_after_the_other(backend, skipped, cut))
+    check_cuts(backend, skipped, (32, 4), (16, 7))
 
 
 def check_fused_bits_do_not_depend_on_company(backend: Backend) -> None:
@@ -127,32 +179,44 @@ def check_fused_bits_do_not_depend_on_company(backend: Backend) -> None:
 
 
 def check_a_sequence_grows(backend: Backend) -> None:
-    """Token by token with one workspace, each step reading what the ones before stored."""
-    heads, cut = Heads(1, 2), (16, 4)
+    """Token by token with one workspace, each step reading what the ones before stored. The cache ends as one write of
+    all tokens leaves it, and the last step has the bits of a first one on that cache."""
+    heads, cut, begin = Heads(1, 2), (16, 4), 13
     last = fused_case((40,), heads, seed=48)
+    lengths = range(begin + 1, 41)
+    rows = torch.cat([last.qkv.roll(length) for length in lengths])
+    positions = torch.arange(begin, 40, dtype=torch.int32)
+    slots = last.stored.block_table[0, positions // 16] * 16 + positions % 16
     layout = layout_of(last.stored, cut[1])
     workspace = backend.place(layout.new("cpu"))
     k_cache, v_cache = last.stored.k_cache.clone(), last.stored.v_cache.clone()
-    for length in range(14, 41):
-        page = int(last.stored.block_table[0, (length - 1) // 16])
-        slot = page * 16 + (length - 1) % 16
+    for i, length in enumerate(lengths):
+        row = slice(i, i + 1)
         now = last.with_(
             stored=last.stored.with_(
                 k_cache=k_cache, v_cache=v_cache, context_lens=torch.tensor([length], dtype=torch.int32)
             ),
-            qkv=last.qkv.roll(length),
-            positions=torch.tensor([length - 1], dtype=torch.int32),
-            slot_mapping=torch.tensor([slot], dtype=torch.int32),
+            qkv=rows[row],
+            positions=positions[row],
+            slot_mapping=slots[row],
         )
         got = fused(backend, now, cut, workspace=workspace)
-        got.assert_same(one_after_the_other(backend, now, cut))
+        expected_of(backend, now).assert_met(got)
         k_cache, v_cache = got.k_cache.cpu().clone(), got.v_cache.cpu().clone()
+    placed = {name: buffer.tensor for name, buffer in operands(backend, last).items()}
+    caches = placed["k_cache"], placed["v_cache"]
+    token = rows, *last.weights, placed["cos_sin"], positions, slots
+    write(backend, [tensor.to(backend.device) for tensor in token], caches, heads.query_heads)
+    assert_same_bits(k_cache, caches[0].cpu())
+    assert_same_bits(v_cache, caches[1].cpu())
+    at_once = now.with_(stored=now.stored.with_(k_cache=k_cache, v_cache=v_cache))
+    fused(backend, at_once, cut).assert_same(got)
 
 
 def check_fused_strided_rows(backend: Backend) -> None:
     """Rows of qkv apart."""
     some = fused_case((20, 64, 1), seed=49).with_(qkv_padding=24)
-    fused(backend, some, (16, 4)).assert_same(one_after_the_other(backend, some, (16, 4)))
+    check_cuts(backend, some, (16, 4))
 
 
 # The quickest first: a mutant meets them in this order.
@@ -165,6 +229,8 @@ FUSED_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_slots_that_are_none,
     check_the_new_token_in_every_lane,
     check_a_sequence_grows,
+    check_partials_of_the_fused,
+    check_no_bit_of_a_weight_is_lost,
     check_fused_groups_and_pages,
-    check_fused_is_both_in_turn,
+    check_any_cut_of_the_fused,
 )

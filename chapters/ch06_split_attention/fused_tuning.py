@@ -1,4 +1,4 @@
-"""Chapter 6's tuning of the fused kernel: kernels/cuda/fused_decode_attention.cu, and with products on Tensor Cores.
+"""Chapter 6's tuning of the fused kernel: kernels/cuda/fused_decode_attention.cu with one idea changed at a time.
 
     python -m chapters.ch06_split_attention.fused_tuning [--device cuda] [--output FILE] [--quick]
 
@@ -15,14 +15,17 @@ import torch
 
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention import fused_candidates as fused
-from chapters.ch06_split_attention import tiles
 from chapters.ch06_split_attention.dispatch import plan_for
 from chapters.ch06_split_attention.tuning import MERGE
 from qwen_cuda.benchmarking.tuning import Trial, tune, variants
+from qwen_cuda.building import Edit
 from qwen_cuda.loading import default_library
 
 RESULTS = "ch06_fused_tuning"
 CONTEXTS = (128, 1024, 8192, 32768)
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "two turns ahead": (Edit("tile_reader.cuh", "kAhead = 1;", "kAhead = kTiles == 1 ? 2 : 1;"),),
+}
 
 
 def trials(device: torch.device) -> Iterator[Trial]:
@@ -34,7 +37,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    libraries = variants(default_library(fused.OP, "cuda"), tiles.by_name(tiles.FUSED), launches=MERGE)
+    libraries = variants(default_library(fused.OP, "cuda"), EDITS, launches=MERGE)
     return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 

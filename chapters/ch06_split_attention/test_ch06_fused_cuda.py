@@ -14,8 +14,9 @@ from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch05_grouped_attention.paged_cases import FP16, Heads
 from chapters.ch06_split_attention import fused_candidates
 from chapters.ch06_split_attention.fused_candidates import TOKEN, caches
-from chapters.ch06_split_attention.fused_cases import fused, fused_case, one_after_the_other
-from chapters.ch06_split_attention.split_cases import Cut, merges
+from chapters.ch06_split_attention.fused_cases import fused_case
+from chapters.ch06_split_attention.fused_checks import check_cuts
+from chapters.ch06_split_attention.split_cases import merges
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.benchmarking import Operands
 from qwen_cuda.testing.backends import Backend, opened
@@ -173,16 +174,7 @@ def test_the_host_does_not_wait_for_fused_attention(gpu: Backend) -> None:
 
 
 @pytest.mark.parametrize("context", [128, 1024, 8192])
-def test_contexts_of_the_benchmark_are_those_of_both_in_turn(gpu: Backend, context: int) -> None:
-    """With the heads of Qwen3-0.6B, and by every merge that there is."""
-    lens, cuts = (context, context + 1), ((128, 8), (64, 16), (64, 20))
+def test_fused_contexts_of_the_benchmark_are_right(gpu: Backend, context: int) -> None:
+    """With the heads of Qwen3-0.6B and others, and by every merge that there is."""
     for heads in (MODEL, Heads(8, 5), Heads(4, 8, dtype=FP16)):
-        some = fused_case(lens, heads, seed=context)
-        for cut in cuts:
-            both_merges_are_both_in_turn(gpu, some, cut)
-
-
-def both_merges_are_both_in_turn(gpu: Backend, some: Any, cut: Cut) -> None:
-    expected = one_after_the_other(gpu, some, cut)
-    for merge in merges(gpu, cut[1]):
-        fused(gpu, some, cut, merge=merge, prefetch=True).assert_same(expected)
+        check_cuts(gpu, fused_case((context, context + 1), heads, seed=context), (128, 8), (64, 16), (64, 20))

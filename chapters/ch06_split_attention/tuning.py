@@ -15,7 +15,6 @@ import torch
 
 from chapters.ch05_grouped_attention import candidates as grouped
 from chapters.ch05_grouped_attention.candidates import Shape
-from chapters.ch06_split_attention import tiles
 from chapters.ch06_split_attention.candidates import LONGEST, by_plan
 from chapters.ch06_split_attention.dispatch import plan_for
 from chapters.ch06_split_attention.targets import OP
@@ -68,8 +67,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    edits = EDITS | tiles.by_name(tiles.SPLIT)
-    libraries = variants(default_library("paged_attention_split", "cuda"), edits, launches=MERGE)
+    libraries = variants(default_library("paged_attention_split", "cuda"), EDITS, launches=MERGE)
     return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 

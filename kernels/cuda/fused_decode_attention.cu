@@ -6,13 +6,16 @@
 //           and V from its own shared memory, in place of the cache, and stores them there.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first keys and values, weights, cosines. What remains is the way from qkv to out.
+// Products  On Tensor Cores (tile_reader.cuh): what is left after the wait is short, and so is a warp's whole turn.
 // Traffic   K and V of the context in, once; those of one token out.
-// Contract  The bits of qk_norm_rope_cache_write and paged_attention_split, one after the other.
+// Contract  In the caches the bits of qk_norm_rope_cache_write; the result within the bound of paged_attention_split,
+//           whose sums run in another order. The same bits in any company, by either merge, with `prefetch` or without.
 #include "new_token.cuh"
 #include "operators.h"
 #include "paged_attention.cuh"
 #include "paged_operands.cuh"
 #include "partition_merge.cuh"
+#include "tile_reader.cuh"
 
 namespace {
 
@@ -29,7 +32,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
   __shared__ WarpPartials<Lanes> shared;
   __shared__ ClusterInbox<Lanes> inbox;
   __shared__ NewHead<T> fresh_head;
-  using Reader = AttentionReader<T, Lanes>;
+  using Reader = TileReader<T, Lanes>;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   grid_dependency_trigger();
@@ -43,45 +46,30 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
   if (begin > 0 && begin >= context) return;
 
-  const int token = begin + first_token_of_lane<Lanes>(warp, lane);
+  const int token = begin + Reader::first_token(warp, lane);
   const int first_block = head.block_of(token, end);
   // --8<-- [start:ready]
   // Whether the turn in which the new token comes is this warp's. Without a context it comes
   // in none, and is stored.
-  const int turn = max(newest - begin, 0) / Lanes::kTurn;
+  const int turn = max(newest - begin, 0) / Reader::kTurn;
   const bool mine = newest < end && turn % kAttentionWarps == warp;
   NewToken<T, Lanes> fresh;
   fresh.load_constants(t, place, lane);
 
-  Reader reader;
+  Reader reader(lane);
   const auto ready = [&] {
     if (prefetch) grid_dependency_wait();
     fresh.load(t, sequence, kv_head, a.group, lane);
     fresh.norm_and_turn(t.eps, place.known, lane);
-    typename Reader::RawQuery query;
-#pragma unroll
-    for (int p = 0; p < Lanes::kPacks; ++p) {
-#pragma unroll
-      for (int g = 0; g < Lanes::kGroup; ++g) query.packs[g][p] = fresh.pack(g, p, lane);
-    }
-    reader.set_query(query, a.scale);
+    reader.set_query(fresh, a.scale);
     if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
   };
   // --8<-- [end:ready]
-  const auto add_new = [&](typename Reader::Run& k, typename Reader::Run& v, int first) {
-    if (!mine) return;
-#pragma unroll
-    for (int i = 0; i < Lanes::kRun; ++i) {
-      if (first + i != newest) continue;
-#pragma unroll
-      for (int p = 0; p < Lanes::kPacks; ++p) {
-        k.packs[i][p] = *reinterpret_cast<const uint4*>(fresh_head.k + Lanes::dimension(lane, 8 * p));
-        v.packs[i][p] = *reinterpret_cast<const uint4*>(fresh_head.v + Lanes::dimension(lane, 8 * p));
-      }
-    }
+  const auto add_new = [&](typename Reader::Turn& turn_of, int first) {
+    if (mine) turn_of.put(newest - first, fresh_head.k, fresh_head.v, lane);
   };
-  reader.read(head, token, first_block, end, newest, lane, ready, add_new);
-  reader.leave(shared, warp, lane);
+  reader.read(head, token, first_block, end, newest, ready, add_new);
+  reader.leave(shared, warp);
   __syncthreads();
 
   const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros

@@ -120,12 +120,17 @@ struct NewToken {
     __syncwarp();
   }
 
-  // Pack p of a head, as the lanes of the attention hold it. All lanes of the warp call it.
-  __device__ __forceinline__ uint4 pack(int head, int p, int lane) const {
-    const int from = head % kPerPass * kLanes + lane % kLanes, pass = head / kPerPass;
-    if (Lanes::kPacks == 2) return shuffle(p == 0 ? low[pass] : high[pass], from);
-    const uint4 lower = shuffle(low[pass], from), upper = shuffle(high[pass], from);
-    return lane % Lanes::kPerToken < kLanes ? lower : upper;
+  // Numbers 32 p + 8 t to 32 p + 8 t + 7 of a query head; each lane asks for its own, t from 0 to 3. All lanes of the
+  // warp call it.
+  __device__ __forceinline__ uint4 pack(int head, int p, int t) const {
+    const int from = head % kPerPass * kLanes + p % 2 * 4 + t;
+    uint4 mine;
+#pragma unroll
+    for (int pass = 0; pass < (kKey + kPerPass - 1) / kPerPass; ++pass) {
+      const uint4 found = shuffle(p < 2 ? low[pass] : high[pass], from);
+      if (head / kPerPass == pass) mine = found;
+    }
+    return mine;
   }
   static __device__ __forceinline__ uint4 shuffle(const uint4& mine, int from) {
     return make_uint4(__shfl_sync(kAllLanes, mine.x, from), __shfl_sync(kAllLanes, mine.y, from),

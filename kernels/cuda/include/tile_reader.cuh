@@ -1,5 +1,5 @@
-// tile_reader.cuh: a candidate for AttentionReader of paged_attention.cuh, with its products on Tensor Cores. From
-// compute capability 8.0 on; the same contract: products are exact and are added in fp32.
+// tile_reader.cuh: (m, l, o) of a warp's tokens as AttentionReader of paged_attention.cuh has it, with the products on
+// Tensor Cores: they are exact and are added in fp32.
 //
 // Lanes     A warp takes turns of 16 tokens; tile_turn.cuh says what lane 4 g + t has of them.
 // Scores    Keys are operand b, 8 tokens at a time, and queries are a, both as they are loaded: row g has head g %
@@ -34,42 +34,15 @@ struct TileReader {
 
   __device__ __forceinline__ explicit TileReader(int in_warp) : lane(in_warp) {}
 
-  // The lane's part of the queries as they come from memory; `from`: their first head. A head beyond `group` is 0.
-  struct RawQuery {
-    uint4 packs[kPacks];
-
-    RawQuery() = default;
-    __device__ __forceinline__ RawQuery(const T* from, int group, int lane) {
-      const int head = lane / 4 % kGroup;
-      from += head * Lanes::kHeadDim + lane % 4 * 8;
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        packs[p] = make_uint4(0, 0, 0, 0);
-        if (head < group) packs[p] = *reinterpret_cast<const uint4*>(from + p * Pages::kKeyStep);
-      }
-    }
-    // Of a NewToken, where lane l of eight has numbers 8 l to 8 l + 7 of both halves of a head.
-    template <class Fresh>
-    static __device__ __forceinline__ RawQuery of(const Fresh& fresh, int lane) {
-      const int head = lane / 4 % kGroup, from = head % Fresh::kPerPass * Fresh::kLanes + lane % 4;
-      RawQuery query;
-#pragma unroll
-      for (int pass = 0; pass < (kGroup + Fresh::kPerPass - 1) / Fresh::kPerPass; ++pass) {
-#pragma unroll
-        for (int p = 0; p < kPacks; ++p) {
-          const uint4 pack = Fresh::shuffle(p < 2 ? fresh.low[pass] : fresh.high[pass], from + p % 2 * 4);
-          if (head / Fresh::kPerPass == pass) query.packs[p] = pack;
-        }
-      }
-      return query;
-    }
-  };
-  __device__ __forceinline__ void set_query(const RawQuery& raw, float scale) {
+  // The group's queries are heads 0 to kGroup - 1 of a NewToken.
+  template <class Fresh>
+  __device__ __forceinline__ void set_query(const Fresh& fresh, float scale) {
     unit = scale * kLog2OfE;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      q[p][0] = raw.packs[p].x, q[p][2] = raw.packs[p].y;  // row g, for the first half of a pack
-      q[p][1] = raw.packs[p].z, q[p][3] = raw.packs[p].w;  // row g + 8, for the second one
+      const uint4 pack = fresh.pack(g % kGroup, p, t);
+      q[p][0] = pack.x, q[p][2] = pack.y;  // row g, for the first half of a pack
+      q[p][1] = pack.z, q[p][3] = pack.w;  // row g + 8, for the second one
     }
   }
 
@@ -136,10 +109,12 @@ struct TileReader {
     }
   }
 
-  // As first_token_of_lane of paged_attention.cuh.
+  // Of the half of a turn that the lane looks up; counted from the begin of the block's tokens.
   static __device__ __forceinline__ int first_token(int warp, int lane) { return warp * kTurn + Turn::half_of(lane); }
 
-  // As AttentionReader::read; add_new(turn, token) is told the turn's first token.
+  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is the lane's first_token(),
+  // in page `first`. When the first keys are on their way, ready() sets q; then add_new(turn, token), which is told a
+  // turn's first token, may put one that is not stored into it.
   template <class Ready, class AddNew>
   __device__ __forceinline__ void read(
       const PagedHead<T>& head, int token, int first, int end, int stored, Ready ready, AddNew add_new) {
@@ -172,11 +147,6 @@ struct TileReader {
         token += kBlockTurn;
       }
     }
-  }
-  // All tokens are stored; q was asked for before.
-  __device__ __forceinline__ void read(
-      const PagedHead<T>& head, const RawQuery& query, float scale, int token, int first, int end) {
-    read(head, token, first, end, end, [&] { set_query(query, scale); }, [](Turn&, int) {});
   }
 
   // Adds the parts, and leaves the result in shared memory. Where lanes share a head, each gives half of its numbers
