@@ -70,11 +70,12 @@ def check_no_bit_of_a_weight_is_lost(backend: Backend) -> None:
     is 1, and the other what l, the sum of both, has beyond 1."""
     if backend.name not in ("sim", "cuda"):
         return
-    for dtype in (BF16, FP16):
-        some = fused_case((18,), Heads(kv_heads=16, group=8, dtype=dtype), seed=51)
+    for group, dtype in ((8, BF16), (8, FP16), (2, BF16), (2, FP16), (1, BF16), (1, FP16)):
+        heads = Heads(kv_heads=16, group=group, dtype=dtype)
+        some, half = fused_case((18,), heads, seed=51), heads.query_heads // 2
         some = some.with_(stored=some.stored.with_(scale=0.02))
         old, new = some.stored.v_cache[some.stored.block_table[0, 1], 0], some.qkv[0].view(-1, HEAD_DIM)
-        new[:64] *= -1  # of half of the heads the other token has the larger score
+        new[:half] *= -1  # of half of the heads the other token has the larger score
         for place, values in enumerate((old, new[-16:])):
             values.zero_()[:, place] = 1
         layout = layout_of(some.stored, 2)
@@ -82,7 +83,7 @@ def check_no_bit_of_a_weight_is_lost(backend: Backend) -> None:
         fused(backend, some, (16, 2), merge="last_block", workspace=workspace)
         parts = layout.parts(workspace.tensor.cpu())
         weights, total = parts.o[0, :, 1, :2].double(), parts.l[0, :, 1].double()
-        assert weights.argmax(1).tolist() == [0] * 64 + [1] * 64
+        assert weights.argmax(1).tolist() == [0] * half + [1] * half
         assert bool((weights.amax(1) == 1).all())
         assert float((weights.amin(1) - (total - 1)).abs().max()) <= 2.0**-24, "more than l's one rounding"
 
@@ -178,6 +179,27 @@ def check_fused_bits_do_not_depend_on_company(backend: Backend) -> None:
         assert_same_bits(fused(backend, alone, cut).out, batch.out[rows])
 
 
+def check_fused_nan_stays_with_its_head(backend: Backend) -> None:
+    """A NaN in a stored key or value, or in the new token's, reaches the heads that read it, and nobody else."""
+    some, cut = fused_case((40, 150), seed=52), (16, 10)
+    clean = fused(backend, some, cut)
+    page, cases = int(some.stored.block_table[1, 5]), []
+    for name, spoilt in (("k_cache", HEAD_DIM), ("v_cache", 1)):
+        cache = getattr(some.stored, name).clone()
+        cache[page, 3, 1, 70] = torch.nan
+        cases.append((some.with_(stored=some.stored.with_(**{name: cache})), spoilt))
+    for head, spoilt in ((5, HEAD_DIM), (7, 1)):  # K and V of KV head 1, behind four heads of q
+        qkv = some.qkv.clone()
+        qkv[1, head * HEAD_DIM + 70] = torch.nan
+        cases.append((some.with_(qkv=qkv), spoilt))
+    for changed, spoilt in cases:
+        out = fused(backend, changed, cut).out
+        assert int(out[1, 2:].isnan().sum()) == int(out.isnan().sum()) == 2 * spoilt
+        whole = ~out.isnan()
+        whole[1, 2:] = False
+        assert_same_bits(out[whole], clean.out[whole])
+
+
 def check_a_sequence_grows(backend: Backend) -> None:
     """Token by token with one workspace, each step reading what the ones before stored. The cache ends as one write of
     all tokens leaves it, and the last step has the bits of a first one on that cache."""
@@ -231,6 +253,7 @@ FUSED_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_a_sequence_grows,
     check_partials_of_the_fused,
     check_no_bit_of_a_weight_is_lost,
+    check_fused_nan_stays_with_its_head,
     check_fused_groups_and_pages,
     check_any_cut_of_the_fused,
 )

@@ -232,7 +232,8 @@ assert workspace_kinds == ["store"] * 3 + ["atomic"] + ["load"] * 12
 # ## By a cluster, and with the write
 #
 # `fused_decode_attention` begins with packed QKV. We run it by both merges, and the two operators that it joins one
-# after the other: the same bits, in the result and in both caches. What differs is what the blocks ask of memory.
+# after the other. Both caches have the same bits, and so have the results of both merges; that of the two operators,
+# whose sums run in another order, may round to the number beside it. What differs is what the blocks ask of memory.
 
 # %%
 # Requests of all warps by what they touch, for each merge. Both read qkv, weights, table, keys and values alike; the
@@ -264,7 +265,8 @@ with using(CHECKED):
         q, *(made[name] for name in CACHES), shape.scale, 32, 4, used_workspace()
     )
 for got in outs:
-    assert all(map(torch.equal, got, (in_turn, made["k_cache"], made["v_cache"])))
+    assert all(map(torch.equal, got, (outs[0][0], made["k_cache"], made["v_cache"])))
+    torch.testing.assert_close(got[0], in_turn, rtol=2**-7, atol=2**-14)
 assert asked["last_block"]["workspace"] > 0 == asked["cluster"].get("workspace", 0)
 touched = list(asked["last_block"])
 fig, ax = plt.subplots(figsize=(7.2, 3.4))

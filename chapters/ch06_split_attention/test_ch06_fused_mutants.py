@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "the new token comes from the cache",
         "It is stored, but attended to as the cache had it before.",
-        kernel("    if (!mine) return;\n", "    return;\n"),
+        kernel("    if (mine) loaded.put(", "    if (false) loaded.put("),
     ),
     Mutant(
         "stored by nobody",
@@ -39,12 +39,12 @@ MUTANTS = (
     Mutant(
         "turns counted from the context's begin",
         "In a partition that does not begin at a whole round of turns another warp has it.",
-        kernel("max(newest - begin, 0) / Lanes::kTurn", "max(newest, 0) / Lanes::kTurn"),
+        kernel("max(newest - begin, 0) / Reader::kTurn", "max(newest, 0) / Reader::kTurn"),
     ),
     Mutant(
         "turns one too large",
         "The token behind the last of a turn is looked for in this turn.",
-        kernel("max(newest - begin, 0) / Lanes::kTurn", "max(newest - begin, 0) / (Lanes::kTurn + 1)"),
+        kernel("max(newest - begin, 0) / Reader::kTurn", "max(newest - begin, 0) / (Reader::kTurn + 1)"),
     ),
     Mutant(
         "an empty context stores nothing",
@@ -54,42 +54,25 @@ MUTANTS = (
     Mutant(
         "the new token one place too early",
         "It takes the place of the token before it.",
-        kernel("first + i != newest", "first + i + 1 != newest"),
-    ),
-    Mutant(
-        "every token of the turn is the new one",
-        "A stream takes the fresh key for all of its tokens.",
-        kernel("      if (first + i != newest) continue;\n", ""),
+        kernel("put(newest - first,", "put(newest - first - 1,"),
     ),
     Mutant(
         "read from the cache too",
         "The slot of the new token is loaded: NaN, before anyone has stored there.",
         (
-            *kernel(
-                "reader.read(head, token, first_block, end, newest,", "reader.read(head, token, first_block, end, end,"
-            ),
-            *kernel("    if (!mine) return;\n", "    return;\n"),
+            *kernel("first_block, end, newest, ready", "first_block, end, end, ready"),
+            *kernel("    if (mine) loaded.put(", "    if (false) loaded.put("),
         ),
     ),
     Mutant(
         "the last stored token is not read",
         "One more than the new one counts as not stored.",
-        kernel("end, newest, lane", "end, newest - 1, lane"),
+        kernel("end, newest, ready", "end, newest - 1, ready"),
     ),
     Mutant(
         "value in place of the key",
         "Both come from K.",
-        kernel("(fresh_head.v + Lanes", "(fresh_head.k + Lanes"),
-    ),
-    Mutant(
-        "every lane takes the first dimensions",
-        "The pack's place in the head is forgotten.",
-        kernel("(fresh_head.k + Lanes::dimension(lane, 8 * p))", "(fresh_head.k + Lanes::dimension(0, 8 * p))"),
-    ),
-    Mutant(
-        "no query of the later heads",
-        "The group's heads all ask with the first one's query.",
-        kernel("fresh.pack(g, p, lane)", "fresh.pack(0, p, lane)"),
+        kernel("fresh_head.k, fresh_head.v, lane", "fresh_head.k, fresh_head.k, lane"),
     ),
     Mutant(
         "queries as they come",
@@ -236,22 +219,22 @@ MUTANTS = (
     Mutant(
         "queries from the head beside it",
         "A shuffle asks the lanes of another head.",
-        token("head % kPerPass * kLanes + lane % kLanes", "(head + 1) % kPerPass * kLanes + lane % kLanes"),
+        token("head % kPerPass * kLanes + p % 2", "(head + 1) % kPerPass * kLanes + p % 2"),
     ),
     Mutant(
         "all heads from the first pass",
         "A group of more than four has heads in the second one.",
-        token("pass = head / kPerPass;", "pass = 0 * head;"),
+        token("if (head / kPerPass == pass)", "if (pass == 0)"),
     ),
     Mutant(
         "halves of the query crosswise",
-        "Where sixteen lanes share a token, the upper ones take the lower half.",
-        token("< kLanes ? lower : upper", "< kLanes ? upper : lower"),
+        "The upper packs come from the lower half.",
+        token("p < 2 ? low[pass] : high[pass]", "p < 2 ? high[pass] : low[pass]"),
     ),
     Mutant(
-        "packs of the query crosswise",
-        "Where eight lanes share a token, the two packs of a lane change places.",
-        token("p == 0 ? low[pass] : high[pass]", "p == 0 ? high[pass] : low[pass]"),
+        "every second pack of the query",
+        "Lanes 4 to 7 of a head are never asked.",
+        token("p % 2 * 4 + t", "t"),
     ),
 )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from chapters.ch06_split_attention import in_a_layer
-from chapters.ch06_split_attention.in_a_layer import marginal_us, plans
+from chapters.ch06_split_attention.in_a_layer import Layers, check, marginal_us, plans
 
 
 def results(**medians: float) -> dict[str, object]:
@@ -31,6 +32,17 @@ def test_plans_that_are_tried_hold_the_context_or_grow(context: int) -> None:
         assert plan.partition_size % 16 == 0
         assert merge != "cluster" or plan.partitions in (2, 4, 8, 16)
         assert (plan.partitions - 1) * 16 < context
+
+
+def test_ways_to_attend_agree_in_each_layer_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_a_layer, "LAYERS", 2)
+    layers = Layers(torch.device("cpu"))
+    layers.reach(128)
+    for plan, merge in plans(128):
+        attend = layers.fused(plan, merge, True)
+        check(layers, plan, "a plan", attend)
+        with pytest.raises(RuntimeError, match="128 tokens, a plan: the fused operator differs"):
+            check(layers, plan, "a plan", lambda layer, qkv, attend=attend: attend(layer, qkv) * 1.02)
 
 
 def test_a_layer_is_not_measured_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNo
     if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
   };
   // --8<-- [end:ready]
-  const auto add_new = [&](typename Reader::Turn& turn_of, int first) {
-    if (mine) turn_of.put(newest - first, fresh_head.k, fresh_head.v, lane);
+  const auto add_new = [&](typename Reader::Turn& loaded, int first) {
+    if (mine) loaded.put(newest - first, fresh_head.k, fresh_head.v, lane);
   };
   reader.read(head, token, first_block, end, newest, ready, add_new);
   reader.leave(shared, warp);

@@ -134,10 +134,11 @@ struct PagedAttentionSplit {
 
 // --8<-- [start:fused_decode_attention]
 // The last token of each sequence is new: its Q, K and V come as a row of token.qkv. One
-// launch does what qk_norm_rope_cache_write does to that row, and then paged attention by
-// partitions over the sequence with it, to the same bits as both in turn. token.q, token.k and
-// attention.q are null. With `prefetch` everything but qkv is read while the kernels ahead in
-// the stream still run: none of them may write the tokens before, weights, indices, the table.
+// launch does what qk_norm_rope_cache_write does to that row, to the same bits in the cache,
+// and then paged attention by partitions over the sequence with it, within the same bound as
+// paged_attention_split. token.q, token.k and attention.q are null. With `prefetch` everything
+// but qkv is read while the kernels ahead in the stream still run: none of them may write the
+// tokens before, weights, indices, the table.
 struct FusedDecodeAttention {
   QkNormRopeCacheWrite token;
   PagedAttentionSplit split;

@@ -46,6 +46,7 @@ struct TileReader {
     }
   }
 
+  // --8<-- [start:scores]
   // Of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; -inf where there is no token.
   __device__ __forceinline__ void scores(const Turn& turn, float (&score)[4]) const {
 #pragma unroll
@@ -59,10 +60,12 @@ struct TileReader {
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        score[2 * h + i] = 2 * t + i < turn.tokens[h] ? (first[i] + second[i + 2]) * unit : -INFINITY;
+        const bool there = 2 * t + i < turn.tokens[h];
+        score[2 * h + i] = there ? (first[i] + second[i + 2]) * unit : -INFINITY;
       }
     }
   }
+  // --8<-- [end:scores]
 
   // Scores become operand b. o is rescaled when a maximum rises; at other times all factors are 1.
   __device__ __forceinline__ void weigh(float (&score)[4], uint32_t (&b)[kTiles][2]) {

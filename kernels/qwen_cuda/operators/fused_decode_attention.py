@@ -33,7 +33,11 @@ def fused_decode_attention(
     merge: str = "auto",
     prefetch: bool = False,
 ) -> Tensor:
-    """`qk_norm_rope_cache_write` and then `paged_attention_split`, to the same bits.
+    """`qk_norm_rope_cache_write` and then `paged_attention_split`.
+
+    Both caches get the bits of the first. The result lies within the bound of the second, but its sums run in another
+    order: bits may differ. They are the same each time, alone and in a batch, by either merge, with or without
+    `prefetch`.
 
     The last token of each context is the new one: `slot_mapping[s]` is the slot that `block_table[s]` has for token
     `context_lens[s] − 1`, and `positions[s]` is its position. Its K and V are used as they come and stored there.
