@@ -113,6 +113,19 @@ def quantized_case(
 ) -> QuantizedCase:
     """`numbers` are options of `paged_case`."""
     plain = paged_case(lens, heads, **numbers)  # type: ignore[arg-type]
+    return in_codes(plain, cast, layout, alignment, hadamard_scale, block_padding)
+
+
+def in_codes(
+    plain: PagedCase,
+    cast: CastArgs,
+    layout: Layout = "token_interleaved",
+    alignment: int = 16,
+    hadamard_scale: float = 0.0,
+    block_padding: int = 0,
+) -> QuantizedCase:
+    """A case of 16-bit attention over what its keys, transformed, and values become in codes."""
+    heads = plain.heads
     form = KVCacheFormat(cast, heads.head_dim, heads.kv_heads, heads.block_size, layout, alignment)
     k = plain.k_cache
     if hadamard_scale:

@@ -7,6 +7,8 @@ import pytest
 pytest.register_assert_rewrite(
     "chapters.ch10_quantized_kv.attention_cases",
     "chapters.ch10_quantized_kv.attention_checks",
+    "chapters.ch10_quantized_kv.fused_cases",
+    "chapters.ch10_quantized_kv.fused_checks",
     "chapters.ch10_quantized_kv.query_checks",
     "chapters.ch10_quantized_kv.store_checks",
     "chapters.ch10_quantized_kv.store_runs",

@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant("queries read before they are there", "Warps of other heads are still writing them.",
            kernel("warp, lane);\n    __syncthreads();", "warp, lane);"), "checked"),
     Mutant("results over queries", "A warp that has ended overwrites what others read.",
-           kernel("  });\n  __syncthreads();", "  });"), "checked"),
+           kernel("(auto&, int) {});\n  __syncthreads();", "(auto&, int) {});"), "checked"),
     Mutant("first query head transformed alone", "The others meet keys of another basis.",
            queries("if (hadamard_scale != 0.0f)", "if (hadamard_scale != 0.0f && warp == 0)")),
 )  # fmt: skip

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "cpu_operators.h"
+#include "paged_attention_arguments.h"
 
 namespace qwen {
 namespace {
@@ -32,19 +33,28 @@ void check_cache(const char* op, const char* name, const Tensor& cache, const Te
 
 }  // namespace
 
-QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const CacheWriteInputs& in) {
-  const auto& [qkv, q_weight, k_weight, cos_sin, positions, slot_mapping, k_cache, v_cache, eps, num_heads] = in;
+void check_qkv(Backend backend, const char* op, const Tensor& qkv) {
   check_device(backend, op, "qkv", qkv);
   TORCH_CHECK(qkv.scalar_type() == at::kHalf || qkv.scalar_type() == at::kBFloat16, op, ": qkv has dtype ",
               qkv.scalar_type(), "; it must be float16 or bfloat16.");
   TORCH_CHECK(qkv.dim() == 2, op, ": qkv has shape ", qkv.sizes(),
               "; it must be [tokens, (num_heads + 2 * num_kv_heads) * 128].");
+  rows_of(op, "qkv", qkv);
+}
+
+void check_packs(const char* op, const char* name, const Tensor& t) {
+  const int64_t pack = 16 / t.element_size();
+  check_alignment(op, name, t);
+  TORCH_CHECK(t.dim() < 2 || t.size(0) <= 1 || t.stride(0) % pack == 0, op, ": ", name, " has strides ", t.strides(),
+              "; its rows must begin at a multiple of 16 bytes: pass ", name, ".contiguous().");
+}
+
+QkNormRopeCacheWrite checked_token(const char* op,
+                                   const CacheWriteInputs& in,
+                                   int64_t num_kv_heads,
+                                   int64_t num_slots) {
+  const auto& [qkv, q_weight, k_weight, cos_sin, positions, slot_mapping, k_cache, v_cache, eps, num_heads] = in;
   const Rows rows = rows_of(op, "qkv", qkv);
-  check_cache(op, "k_cache", k_cache, qkv);
-  check_cache(op, "v_cache", v_cache, qkv);
-  TORCH_CHECK(k_cache.sizes() == v_cache.sizes(), op, ": v_cache has shape ", v_cache.sizes(), " and k_cache ",
-              k_cache.sizes(), "; they must have one shape.");
-  const int64_t num_kv_heads = k_cache.size(2), num_slots = k_cache.size(0) * k_cache.size(1);
   TORCH_CHECK(1 <= num_heads && num_heads <= kMostHeads && num_kv_heads <= kMostHeads &&
                   num_heads + 2 * num_kv_heads <= kMostHeads,
               op, ": num_heads is ", num_heads, " and k_cache has ", num_kv_heads,
@@ -78,8 +88,8 @@ QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const 
           slot_mapping.const_data_ptr(),
           nullptr,
           nullptr,
-          k_cache.mutable_data_ptr(),
-          v_cache.mutable_data_ptr(),
+          nullptr,
+          nullptr,
           rows.rows,
           num_slots,
           turns.rows,
@@ -91,6 +101,18 @@ QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const 
           dtype_of(op, "qkv", qkv),
           wide_positions,
           wide_slots};
+}
+
+QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const CacheWriteInputs& in) {
+  const Tensor &k_cache = in.k_cache, &v_cache = in.v_cache;
+  check_qkv(backend, op, in.qkv);
+  check_cache(op, "k_cache", k_cache, in.qkv);
+  check_cache(op, "v_cache", v_cache, in.qkv);
+  TORCH_CHECK(k_cache.sizes() == v_cache.sizes(), op, ": v_cache has shape ", v_cache.sizes(), " and k_cache ",
+              k_cache.sizes(), "; they must have one shape.");
+  QkNormRopeCacheWrite args = checked_token(op, in, k_cache.size(2), k_cache.size(0) * k_cache.size(1));
+  args.k_cache = k_cache.mutable_data_ptr(), args.v_cache = v_cache.mutable_data_ptr();
+  return args;
 }
 
 void add_known(const KnownOperands& known, const CacheWriteInputs& in) {

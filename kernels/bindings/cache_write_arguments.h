@@ -23,7 +23,14 @@ struct CacheWriteInputs {
   }
 };
 
-// Refuses what does not meet the contract, and says why. q and k of the result are null.
+// Each refuses what does not meet the contract, and says why.
+void check_qkv(Backend backend, const char* op, const at::Tensor& qkv);
+// Its rows, or it itself, can be read 16 bytes at a time.
+void check_packs(const char* op, const char* name, const at::Tensor& t);
+// Of the result q, k and both caches are null. qkv has passed check_qkv; nothing is asked of the caches but to share no
+// memory with what is read.
+QkNormRopeCacheWrite checked_token(const char* op, const CacheWriteInputs& in, int64_t num_kv_heads, int64_t num_slots);
+// q and k of the result are null.
 QkNormRopeCacheWrite checked_cache_write(Backend backend, const char* op, const CacheWriteInputs& in);
 
 void add_known(const KnownOperands& known, const CacheWriteInputs& in);

@@ -12,13 +12,6 @@ using qwen::Backend;
 
 constexpr const char* kOp = "fused_decode_attention";
 
-void check_packs(const char* name, const Tensor& t) {
-  const int64_t pack = 16 / t.element_size();
-  qwen::check_alignment(kOp, name, t);
-  TORCH_CHECK(t.dim() < 2 || t.size(0) <= 1 || t.stride(0) % pack == 0, kOp, ": ", name, " has strides ", t.strides(),
-              "; its rows must begin at a multiple of 16 bytes: pass ", name, ".contiguous().");
-}
-
 template <Backend B>
 Tensor fused_decode_attention(const Tensor& qkv,
                               const Tensor& q_weight,
@@ -43,7 +36,7 @@ Tensor fused_decode_attention(const Tensor& qkv,
   qwen::FusedDecodeAttention args{qwen::checked_cache_write(B, kOp, token), {}, prefetch};
   for (const auto& [name, tensor] : {std::pair("qkv", &qkv), std::pair("q_weight", &q_weight),
                                      std::pair("k_weight", &k_weight), std::pair("cos_sin", &cos_sin)}) {
-    check_packs(name, *tensor);
+    qwen::check_packs(kOp, name, *tensor);
   }
   // q lies in registers only; out has its shape.
   Tensor out = at::empty({args.token.tokens, num_heads, 128}, qkv.options());

@@ -1,13 +1,8 @@
 // paged_attention_quantized: schema, checks, and the way to the kernels.
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <cmath>
-
-#include "cpu_operators.h"
-#include "paged_attention_arguments.h"
-#include "quantized_arguments.h"
+#include "quantized_attention_arguments.h"
 
 namespace {
 
@@ -15,16 +10,6 @@ using at::Tensor;
 using qwen::Backend;
 
 constexpr const char* kOp = "paged_attention_quantized";
-
-// The widest load of codes takes 16 bytes. take_layout has seen that both caches have the same strides.
-void check_loads(const qwen::QuantizedLayout& layout, const Tensor& k_cache, const Tensor& v_cache) {
-  TORCH_CHECK(layout.data_row_stride % 16 == 0 && layout.data_block_stride % 16 == 0, kOp, ": rows of codes lie ",
-              layout.data_row_stride, " bytes apart and blocks ", layout.data_block_stride,
-              "; both must be multiples of 16, for loads of 16 bytes: take a KVCacheFormat with an alignment of 16 or "
-              "more.");
-  qwen::check_alignment(kOp, "k_cache", k_cache);
-  qwen::check_alignment(kOp, "v_cache", v_cache);
-}
 
 template <Backend B>
 Tensor paged_attention_quantized(const Tensor& q,
@@ -44,35 +29,16 @@ Tensor paged_attention_quantized(const Tensor& q,
                                  double hadamard_scale,
                                  c10::string_view merge) {
   const qwen::AttentionInputs in{q, k_cache, v_cache, block_table, context_lens, scale};
-  qwen::PagedAttentionQuantized args = {};
   qwen::check_device(B, kOp, "q", q);
   qwen::check_query(kOp, q);
-  TORCH_CHECK(q.size(2) == 128, kOp, ": q has shape ", q.sizes(), "; head_dim must be 128.");
-  qwen::check_heads(kOp, q, kv_heads);
-  args.layout.values = qwen::named<qwen::ValueFormat>(kOp, "values", values, {"e4m3", "e2m1"}, 1);
-  args.layout.scale_format =
-      qwen::named<qwen::ScaleFormat>(kOp, "scale_format", scale_format, {"ue8m0", "e4m3", "float32"});
-  qwen::check_group(kOp, group);
-  args.layout.group = int32_t(group);
-  const int64_t scales_at =
-      qwen::take_layout(kOp, args.layout, {k_cache, &v_cache, cache_layout, kv_heads, 128}, "q", q);
-  check_loads(args.layout, k_cache, v_cache);
-  TORCH_CHECK(std::isfinite(hadamard_scale), kOp, ": hadamard_scale is ", hadamard_scale, "; it must be finite.");
-  args.hadamard_scale = float(hadamard_scale);
-  const qwen::PagedAttention a = qwen::attention_over(kOp, in, {k_cache.size(0), cache_layout[0], kv_heads});
-  args.split = qwen::checked_cut(kOp, a, in, partition_size, partitions, workspace, qwen::merge_of(kOp, merge));
-  const auto rows_of = [&](const Tensor& cache) {
-    auto* first = static_cast<uint8_t*>(const_cast<void*>(cache.const_data_ptr()));  // read only
-    return qwen::QuantizedRows{first, first + scales_at};
-  };
-  args.k = rows_of(k_cache), args.v = rows_of(v_cache);
+  const qwen::CacheForm form{kv_heads, values, group, scale_format, cache_layout, hadamard_scale};
+  const qwen::AttentionCut cut{partition_size, partitions, workspace, merge};
+  qwen::PagedAttentionQuantized args = qwen::checked_quantized_attention(kOp, in, form, cut, "q");
   Tensor out = at::empty(q.sizes(), q.options());
   args.split.attention.out = out.mutable_data_ptr();
-  if (a.batch == 0) return out;
+  if (q.size(0) == 0) return out;
   if constexpr (B == Backend::kCpu) {
-    at::parallel_for(0, a.batch * a.kv_heads * partitions, 1,
-                     [&](int64_t first, int64_t last) { qwen::cpu::paged_attention_quantized(args, first, last); });
-    qwen::merge_on_cpu({args.split.partials, out.mutable_data_ptr(), a.batch, a.query_heads, a.head_dim, a.dtype});
+    qwen::quantized_attention_on_cpu(args);
   } else {
     const c10::DeviceGuard guard(q.device());
     const qwen::KnownOperands known(B, kOp);

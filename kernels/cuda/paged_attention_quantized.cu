@@ -6,17 +6,11 @@
 // Contract  Codes and scales mean what KVCacheFormat says. Products as exact as in fp32, sums in fp32, one rounding;
 //           partitions, their merge and blocks that are none as there. The scales' format is switched at run time.
 #include "operators.h"
-#include "paged_operands.cuh"
-#include "partition_merge.cuh"
-#include "quantized_reader.cuh"
+#include "quantized_operands.cuh"
 
 namespace {
 
 using qwen::Merge;
-
-template <class Lanes, class Queries>
-constexpr size_t kSharedBytes = sizeof(Queries) > sizeof(WarpPartials<Lanes>) ? sizeof(Queries)
-                                                                              : sizeof(WarpPartials<Lanes>);
 
 // --8<-- [start:kernel]
 template <class T, class Lanes, ValueFormat kValues, int kParts>
@@ -29,11 +23,10 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
                                                                       int partition_size,
                                                                       Merge merge) {
   using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
-  // The queries are no longer needed when the warps' results come.
-  alignas(16) __shared__ unsigned char bytes[kSharedBytes<Lanes, typename Reader::Queries>];
-  auto& queries = *reinterpret_cast<typename Reader::Queries*>(bytes);
-  auto& shared = *reinterpret_cast<WarpPartials<Lanes>*>(bytes);
+  __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
+  auto& queries = tiles.queries();
+  auto& shared = tiles.results();
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   grid_dependency_trigger();
@@ -49,10 +42,11 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
   if (partition >= live) return;
 
   Reader reader(queries, head.scale_of, lane);
-  reader.read(head, begin + kTurnTokens * warp, end, [&] {
+  const auto ready = [&] {
     queries.set(a.group_of(sequence, kv_head), a.group, a.scale, hadamard_scale, warp, lane);
     __syncthreads();
-  });
+  };
+  reader.read(head, begin + kTurnTokens * warp, end, end, ready, [](auto&, int) {});
   __syncthreads();
   reader.leave(shared, warp);
   __syncthreads();
@@ -67,27 +61,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
 }  // namespace
 
 void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, cudaStream_t stream) {
-  const qwen::PagedAttention& a = args.split.attention;
-  dispatch_attention(a, [&](auto operands, auto lanes) {
-    if constexpr (decltype(lanes)::kHeadDim == 128) {
-      const auto run = [&](auto kernel) {
-        const int64_t partitions = args.split.partials.partitions;
-        const Merge merge = merge_for(args.split.merge, kernel, partitions);
-        const dim3 grid(unsigned(partitions), unsigned(a.kv_heads), unsigned(a.batch));
-        launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads),
-               0, stream, operands, args.k, args.v, args.layout, args.hadamard_scale, args.split.partials,
-               int(args.split.partition_size), merge);
-      };
-      using T = typename decltype(operands)::Number;
-      constexpr int kGroup = decltype(lanes)::kGroup;
-      using Lanes = AttentionLanes<128, kGroup == 1 ? 2 : kGroup>;  // a tile has two heads
-      const auto of_groups = [&](auto fine) {
-        constexpr int kParts = fine.value ? 2 : 1;
-        if (args.layout.values == ValueFormat::kE4M3)
-          return run(attend_quantized<T, Lanes, ValueFormat::kE4M3, kParts>);
-        run(attend_quantized<T, Lanes, ValueFormat::kE2M1, kParts>);
-      };
-      dispatch_switch(args.layout.group == 16, of_groups);
-    }
+  dispatch_quantized(args, [&](auto operands, auto lanes, auto values, auto parts) {
+    using T = typename decltype(operands)::Number;
+    launch_quantized(args, stream, attend_quantized<T, decltype(lanes), values(), parts()>, operands);
   });
 }

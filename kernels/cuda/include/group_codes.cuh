@@ -100,14 +100,51 @@ struct GroupUnit {
   }
 };
 
+// A lane's codes of a head, and the units of the two groups that it has a part of. `lost` is NaN, twice, for a head
+// that reads as NaN. All lanes of a warp make one.
+template <class T, ValueFormat kValues, ScaleFormat kScales>
+struct GroupCodes {
+  static constexpr bool kE4M3 = kValues == ValueFormat::kE4M3;
+  using Unit = GroupUnit<T, kValues, kScales>;
+  using Codes = std::conditional_t<kE4M3, uint2, uint32_t>;
+  using Scale = std::conditional_t<kScales == ScaleFormat::kFloat32, uint32_t, uint8_t>;
+  int group_shift;
+  Unit low, high;
+  uint2 codes[2];
+
+  __device__ __forceinline__ GroupCodes(const StoredPart& stored, unsigned lost, int any_group_shift)
+      : GroupCodes(
+            stored, shift_of(any_group_shift), floats_of<T>(largest_bits(stored, shift_of(any_group_shift)) | lost)) {}
+
+  // The scales of a lane's two groups by two lanes.
+  __device__ __forceinline__ void store(uint8_t* to_data, uint8_t* to_scales, unsigned part) const {
+    Codes* data = reinterpret_cast<Codes*>(to_data) + part;
+    data[0] = reinterpret_cast<const Codes&>(codes[0]);
+    data[kLanesOfHead] = reinterpret_cast<const Codes&>(codes[1]);
+    const unsigned in_group = part & ((1u << group_shift) - 1);
+    if (in_group > (group_shift < 4 ? 1u : 0u)) return;
+    const unsigned group = (part + kLanesOfHead * in_group) >> group_shift, code = in_group ? high.code : low.code;
+    reinterpret_cast<Scale*>(to_scales)[group] = Scale(code);
+  }
+
+ private:
+  static __device__ __forceinline__ int shift_of(int any) {
+    return kE4M3 ? any : kScales == ScaleFormat::kE4M3 ? 1 : 2;
+  }
+  __device__ __forceinline__ GroupCodes(const StoredPart& stored, int shift, const float2& amax)
+      : group_shift(shift),
+        low(amax.x),
+        high(amax.y),
+        codes{low.codes_of(stored, 0), high.codes_of(stored, kOfHalf / 2)} {}
+};
+
 // Where a head's codes and scales go, in bytes from the first of a cache.
 struct RowPlace {
   uint64_t data, scales;
   bool there;  // the head is to be stored
 };
 
-// Stores a head: its codes, and the scales of its groups, a lane's two groups by two lanes. `lost` is NaN, twice, for
-// a head that reads as NaN.
+// Stores a head: its codes, and the scales of its groups.
 template <class T, ValueFormat kValues, ScaleFormat kScales>
 __device__ __forceinline__ void store_groups(const StoredPart& stored,
                                              unsigned lost,
@@ -115,20 +152,6 @@ __device__ __forceinline__ void store_groups(const StoredPart& stored,
                                              const qwen::QuantizedRows& rows,
                                              const RowPlace& to,
                                              unsigned part) {
-  constexpr bool kE4M3 = kValues == ValueFormat::kE4M3;
-  const int group_shift = kE4M3 ? any_group_shift : kScales == ScaleFormat::kE4M3 ? 1 : 2;
-  const float2 amax = floats_of<T>(largest_bits(stored, group_shift) | lost);
-  const GroupUnit<T, kValues, kScales> low(amax.x), high(amax.y);
-  if (!to.there) return;
-  const uint2 codes[2] = {low.codes_of(stored, 0), high.codes_of(stored, kOfHalf / 2)};
-  using Codes = std::conditional_t<kE4M3, uint2, uint32_t>;
-  Codes* data = reinterpret_cast<Codes*>(rows.data + to.data) + part;
-  data[0] = reinterpret_cast<const Codes&>(codes[0]);
-  data[kLanesOfHead] = reinterpret_cast<const Codes&>(codes[1]);
-
-  const unsigned in_group = part & ((1u << group_shift) - 1);
-  if (in_group > (group_shift < 4 ? 1u : 0u)) return;
-  const unsigned group = (part + kLanesOfHead * in_group) >> group_shift, code = in_group ? high.code : low.code;
-  using Scale = std::conditional_t<kScales == ScaleFormat::kFloat32, uint32_t, uint8_t>;
-  reinterpret_cast<Scale*>(rows.scales + to.scales)[group] = Scale(code);
+  const GroupCodes<T, kValues, kScales> codes(stored, lost, any_group_shift);
+  if (to.there) codes.store(rows.data + to.data, rows.scales + to.scales, part);
 }

@@ -341,6 +341,19 @@ struct PagedAttentionQuantized {
 };
 // --8<-- [end:paged_attention_quantized]
 
+// --8<-- [start:fused_decode_attention_quantized]
+// The last token of each sequence is new: its Q, K and V come as a row of token.qkv. One launch
+// does what norm_rope_hadamard_quant_store does to that row, and then paged attention over the
+// codes with it, to the same bits as both in turn. token.q and token.k, attention.q and all
+// 16-bit caches are null; codes go to attention.k and attention.v. FP4 codes are NVFP4 or MXFP4.
+// `prefetch` is as in FusedDecodeAttention.
+struct FusedDecodeAttentionQuantized {
+  QkNormRopeCacheWrite token;
+  PagedAttentionQuantized attention;
+  bool prefetch;
+};
+// --8<-- [end:fused_decode_attention_quantized]
+
 }  // namespace qwen
 
 QWEN_EXPORT void qwen_rms_norm(const qwen::RmsNorm& args, cudaStream_t stream);
@@ -362,3 +375,5 @@ QWEN_EXPORT void qwen_advance_decode(const qwen::AdvanceDecode& args, cudaStream
 QWEN_EXPORT void qwen_norm_rope_hadamard_quant_store(const qwen::NormRopeHadamardQuantStore& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_sample_tokens(const qwen::SampleTokens& args, cudaStream_t stream);
 QWEN_EXPORT void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, cudaStream_t stream);
+QWEN_EXPORT void qwen_fused_decode_attention_quantized(const qwen::FusedDecodeAttentionQuantized& args,
+                                                       cudaStream_t stream);

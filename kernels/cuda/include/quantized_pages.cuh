@@ -16,6 +16,14 @@ constexpr int kTurnTokens = 16, kHalfTurn = kTurnTokens / 2;  // of a warp
 // A row's codes and scale, from the lane's own on.
 struct LaneRow {
   const uint8_t *data, *scale;
+
+  __device__ __forceinline__ LaneRow behind(const RowOffset& at) const { return {data + at.data, scale + at.scales}; }
+};
+
+// A row by itself, in shared memory.
+struct FreshRow {
+  alignas(16) uint8_t data[128];
+  alignas(16) uint8_t scales[32];
 };
 
 // A scale as it is stored → its number: shifted, its fields are those of an fp32 number that is `factor` times too
@@ -98,6 +106,7 @@ __device__ __forceinline__ void load_words(uint32_t* to, const uint8_t* from) {
 // One KV head in the pages of one sequence, as a lane reads it.
 struct QuantizedPages : PageTable {
   LaneRow key, value;                        // of token g, or 2 t, if it had slot 0 of block 0
+  RowOffset of_key, of_value;                // from a row's begin to what the lane has of it
   int64_t block_bytes;                       // from one block to the next; a cache keeps its scales in them
   unsigned data_stride, scale_stride, last;  // from one slot to the next; the last slot of a block
   ScaleReader scale_of;
@@ -120,17 +129,29 @@ __device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages
   const ScaleReader scale_of(layout.scale_format);
   const auto data_stride = unsigned(layout.heads * layout.data_row_stride),
              scale_stride = unsigned(layout.heads * layout.scale_row_stride);
-  const auto row = [&](const qwen::QuantizedRows& rows, int slot, int dimension) -> LaneRow {
+  const auto in_row = [&](int dimension) -> RowOffset {
     const int code = layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2;
-    const int scale = dimension / layout.group * (scale_of.wide ? 4 : 1);
-    return {rows.data + head * layout.data_row_stride + slot * uint64_t(data_stride) + code,
-            rows.scales + head * layout.scale_row_stride + slot * uint64_t(scale_stride) + scale};
+    return {code, dimension / layout.group * (scale_of.wide ? 4 : 1)};
   };
-  return {pages,       row(k, g, 32 * t), row(v, 2 * t, 16 / kParts * g), layout.data_block_stride,
-          data_stride, scale_stride,      (1u << pages.block_shift) - 1,  scale_of};
+  const auto row = [&](const qwen::QuantizedRows& rows, int slot) -> LaneRow {
+    return {rows.data + head * layout.data_row_stride + slot * uint64_t(data_stride),
+            rows.scales + head * layout.scale_row_stride + slot * uint64_t(scale_stride)};
+  };
+  const RowOffset of_key = in_row(32 * t), of_value = in_row(16 / kParts * g);
+  return {pages,
+          row(k, g).behind(of_key),
+          row(v, 2 * t).behind(of_value),
+          of_key,
+          of_value,
+          layout.data_block_stride,
+          data_stride,
+          scale_stride,
+          (1u << pages.block_shift) - 1,
+          scale_of};
 }
 
-// What a lane has of a turn. A token that is not there keeps the bytes of an earlier one, and weighs nothing.
+// What a lane has of a turn. A token that is not there keeps the bytes of an earlier one, and weighs nothing. Those up
+// to `stored` lie in the cache.
 template <ValueFormat kValues, int kParts>
 struct QuantizedTurn {
   using Codes = CodeWords<kValues>;
@@ -138,7 +159,7 @@ struct QuantizedTurn {
   uint32_t keys[2][2 * kWords] = {}, values[4][kWords] = {};
   uint32_t key_scales[2][kParts] = {}, value_scales[4][kParts] = {};  // as they are stored
   RowOffset at[2];                                                    // where the tokens of each half lie
-  int tokens[2];                                                      // how many there are, or more
+  int tokens[2];                                                      // how many there are, or more; -1: no block
   int next;                                                           // the first token of the turn after this one
   int next_block;                                                     // where half `lane` % 2 of it lies
 
@@ -149,16 +170,17 @@ struct QuantizedTurn {
     next = token;
     look_up(head, end, lane);
   }
-  // On to the next turn: its place. Its codes are loaded later.
-  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int step, int lane) {
+  // On to the next turn: its keys are asked for, and its values later.
+  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int stored, int step, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int first = next + kHalfTurn * h, block = __shfl_sync(kAllLanes, next_block, h);
-      tokens[h] = head.has(block) ? end - first : 0;
+      tokens[h] = head.has(block) ? stored - first : -1;
       at[h] = head.offset(tokens[h] > 0 ? block : 0, first);
     }
     next += step;
     look_up(head, end, lane);
+    load_keys(head, lane);
   }
 
   static __device__ __forceinline__ void load_scale(uint32_t& scale, const uint8_t* from, bool wide) {
@@ -168,33 +190,52 @@ struct QuantizedTurn {
       scale = *reinterpret_cast<const int8_t*>(from);
     }
   }
+  __device__ __forceinline__ void load_key(int h, const LaneRow& row, bool wide) {
+#pragma unroll
+    for (int w = 0; w < 2 * kWords; w += 4) load_words<4>(keys[h] + w, row.data + 4 * w);
+#pragma unroll
+    for (int s = 0; s < kParts; ++s) load_scale(key_scales[h][s], row.scale + s * (wide ? 4 : 1), wide);
+  }
+  __device__ __forceinline__ void load_value(int i, const LaneRow& row, bool wide) {
+    constexpr int kOfPart = kWords / kParts, kHalfRow = 8 * kWords * 2;  // words, bytes
+#pragma unroll
+    for (int s = 0; s < kParts; ++s) {
+      load_words<kOfPart>(values[i] + s * kOfPart, row.data + s * kHalfRow);
+      load_scale(value_scales[i][s], row.scale + s * 4 * (wide ? 4 : 1), wide);  // 64 numbers on: four groups
+    }
+  }
   __device__ __forceinline__ void load_keys(const QuantizedPages& head, int lane) {
-    const bool wide = head.scale_of.wide;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (lane / 4 >= tokens[h]) continue;
-      const uint8_t* data = head.key.data + at[h].data;
-#pragma unroll
-      for (int w = 0; w < 2 * kWords; w += 4) load_words<4>(keys[h] + w, data + 4 * w);
-#pragma unroll
-      for (int s = 0; s < kParts; ++s) {
-        load_scale(key_scales[h][s], head.key.scale + at[h].scales + s * (wide ? 4 : 1), wide);
-      }
+      load_key(h, head.key.behind(at[h]), head.scale_of.wide);
     }
   }
   __device__ __forceinline__ void load_values(const QuantizedPages& head, int lane) {
-    constexpr int kOfPart = kWords / kParts, kHalfRow = 8 * kWords * 2;  // words, bytes
-    const bool wide = head.scale_of.wide;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (lane % 4 * 2 + i % 2 >= tokens[i / 2]) continue;
-      const uint8_t* data = head.value.data + at[i / 2].data + i % 2 * head.data_stride;
-      const uint8_t* scale = head.value.scale + at[i / 2].scales + i % 2 * head.scale_stride;
+      const RowOffset odd = {i % 2 * int64_t(head.data_stride), i % 2 * int64_t(head.scale_stride)};
+      load_value(i, head.value.behind(at[i / 2]).behind(odd), head.scale_of.wide);
+    }
+  }
+
+  // The token at this place of the turn, the first that is not stored: if its page is there, it is now.
+  // --8<-- [start:put]
+  __device__ __forceinline__ void put(
+      const QuantizedPages& head, const FreshRow& key, const FreshRow& value, int place, int lane) {
+    const bool wide = head.scale_of.wide;
 #pragma unroll
-      for (int s = 0; s < kParts; ++s) {
-        load_words<kOfPart>(values[i] + s * kOfPart, data + s * kHalfRow);
-        load_scale(value_scales[i][s], scale + s * 4 * (wide ? 4 : 1), wide);  // 64 numbers on: four groups
+    for (int h = 0; h < 2; ++h, place -= kHalfTurn) {
+      if (place < 0 || tokens[h] != place) continue;
+      ++tokens[h];
+      if (lane / 4 == place) load_key(h, LaneRow{key.data, key.scales}.behind(head.of_key), wide);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (lane % 4 * 2 + i != place) continue;
+        load_value(2 * h + i, LaneRow{value.data, value.scales}.behind(head.of_value), wide);
       }
     }
   }
+  // --8<-- [end:put]
 };

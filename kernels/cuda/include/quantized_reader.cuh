@@ -41,9 +41,8 @@ struct QuantizedReader {
   __device__ __forceinline__ QuantizedReader(const Queries& q, const ScaleReader& scales, int in_warp)
       : queries(q), scale_of(scales), lane(in_warp) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int s = 0; s < kParts; ++s) largest[n][s] = kLeastExponent, unit[n][s] = kLeastExponent;
+    for (int i = 0; i < kTiles * kParts; ++i) {
+      largest[i / kParts][i % kParts] = unit[i / kParts][i % kParts] = kLeastExponent;
     }
   }
 
@@ -176,18 +175,19 @@ struct QuantizedReader {
     }
   }
   // --8<-- [end:absorb]
-  // The tokens of kTurns turns. Where all on their way count, the next ones are asked for.
+  // The tokens of kTurns turns, from `token` on. Where all on their way count, the next ones are asked for.
   // --8<-- [start:turns]
-  template <int kTurns>
-  __device__ __forceinline__ void absorb(Turn* turns, const QuantizedPages& head, int end) {
+  template <int kTurns, class AddNew>
+  __device__ __forceinline__ void absorb(
+      Turn* turns, const QuantizedPages& head, int token, int end, int stored, AddNew add_new) {
     constexpr bool kMore = kTurns == kAhead;
     Scores score[kTurns];
     Weights weights[kTurns];
 #pragma unroll
     for (int p = 0; p < kTurns; ++p) {
+      add_new(turns[p], token + p * kStep);
       scores(turns[p], score[p]);
-      if (kMore) turns[p].advance(head, end, kAhead * kStep, lane);
-      if (kMore) turns[p].load_keys(head, lane);
+      if (kMore) turns[p].advance(head, end, stored, kAhead * kStep, lane);
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) weigh<kTurns>(turns, n, score, weights);
@@ -198,25 +198,25 @@ struct QuantizedReader {
     }
   }
   // --8<-- [end:turns]
-  // Reads this warp's tokens from `token` up to `end`. ready() sees to the queries while the first rows are coming.
+  // Reads this warp's tokens from `token` up to `end`; those up to `stored` lie in the cache. ready() sees to the
+  // queries while the first rows are coming. add_new(turn, token) may put one more into a turn, told its first token.
   // --8<-- [start:read]
-  template <class Ready>
-  __device__ __forceinline__ void read(const QuantizedPages& head, int token, int end, Ready ready) {
+  template <class Ready, class AddNew>
+  __device__ __forceinline__ void read(
+      const QuantizedPages& head, int token, int end, int stored, Ready ready, AddNew add_new) {
     Turn turns[kAhead];
 #pragma unroll
     for (int p = 0; p < kAhead; ++p) {
       turns[p].begin(head, token + p * kStep, end, lane);
-      turns[p].advance(head, end, kAhead * kStep, lane);
-      turns[p].load_keys(head, lane);
+      turns[p].advance(head, end, stored, kAhead * kStep, lane);
       turns[p].load_values(head, lane);
     }
     ready();
     const int all = end - (kAhead - 1) * kStep;  // before it the last of the turns has tokens, too
-    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, end);
-    if (kAhead == 2 && token < end) absorb<1>(turns, head, end);
+    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, token, end, stored, add_new);
+    if (kAhead == 2 && token < end) absorb<1>(turns, head, token, end, stored, add_new);
   }
   // --8<-- [end:read]
-
   // --8<-- [start:leave]
   // Of o the elements whose row and column are of one class.
   template <class Partials>

@@ -47,9 +47,7 @@ struct QueryTiles {
   // --8<-- [start:queries]
   template <class T>
   __device__ __forceinline__ void set(const T* from, int group, float scale, float hadamard_scale, int warp, int lane) {
-    for (int i = threadIdx.x; i < kTiles * kSteps * 4; i += kAttentionThreads) {
-      columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
-    }
+    set_zeros();
     if (warp >= 2 * kTiles) return;
     float q[kOfLane] = {};
     if (warp < group) {
@@ -65,17 +63,40 @@ struct QueryTiles {
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
     }
-    const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
-    if (lane == 0) unit[warp] = power_of_two(-up) * Codes::kUnit;
+    const float raised = power_of_two(set_unit(warp, largest, lane == 0));
     const int column = lane / 8 * 2 + warp % 2;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int number = lane % 8 * kOfLane + i, code = Codes::code_of(number);
-      const SplitPair split(q[i] * power_of_two(up), 0.0f);
+      const SplitPair split(q[i] * raised, 0.0f);
       auto* to = reinterpret_cast<__half*>(columns[warp / 2][Codes::word_of(number)][column]);
       to[code] = reinterpret_cast<const __half&>(split.high);
       to[code + 4] = reinterpret_cast<const __half&>(split.low);
     }
   }
   // --8<-- [end:queries]
+  __device__ __forceinline__ void set_zeros() {
+    for (int i = threadIdx.x; i < kTiles * kSteps * 4; i += kAttentionThreads) {
+      columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
+    }
+  }
+  // The unit of a head with this largest magnitude, by one of its lanes. Returns the exponent of what raises its
+  // numbers.
+  __device__ __forceinline__ int set_unit(int head, float largest, bool mine) {
+    const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
+    if (mine) unit[head] = power_of_two(-up) * Codes::kUnit;
+    return up;
+  }
+  // Numbers 8 n to 8 n + 7 of a quarter of a head, raised: two words have them, whatever the format.
+  __device__ __forceinline__ void put_eight(int head, int quarter, int n, const float* q) {
+    float words[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) words[Codes::word_of(i)][Codes::code_of(i)] = q[i];
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      const SplitPair first(words[w][0], words[w][1]), last(words[w][2], words[w][3]);
+      auto* to = reinterpret_cast<uint4*>(columns[head / 2][2 * n + w][quarter * 2 + head % 2]);
+      *to = {first.high, last.high, first.low, last.low};
+    }
+  }
 };

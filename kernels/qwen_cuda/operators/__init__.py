@@ -8,6 +8,7 @@ from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
 from qwen_cuda.operators.advance_decode import advance_decode
 from qwen_cuda.operators.decode_linear import decode_linear
 from qwen_cuda.operators.fused_decode_attention import fused_decode_attention
+from qwen_cuda.operators.fused_decode_attention_quantized import fused_decode_attention_quantized
 from qwen_cuda.operators.head import argmax_workspace, head_argmax, w8a16_argmax, w8a16_linear
 from qwen_cuda.operators.kv_arguments import Contiguous, HadamardArgs, KVCacheOut, NormArgs, QueriesOut, RopeArgs
 from qwen_cuda.operators.norm_rope_hadamard_quant_store import load_kv, norm_rope_hadamard_quant_store, store_kv
@@ -44,6 +45,7 @@ __all__ = [
     "cos_sin_table",
     "decode_linear",
     "fused_decode_attention",
+    "fused_decode_attention_quantized",
     "head_argmax",
     "load_kv",
     "merge_partitions",

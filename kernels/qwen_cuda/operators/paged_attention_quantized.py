@@ -48,12 +48,7 @@ def paged_attention_quantized(
         ValueError: format does not meet this, or a cache is not of it.
         RuntimeError: another argument does not meet this, or requires a gradient; the sentence says which.
     """
-    if format.head_dim != HADAMARD_DIM:
-        raise ValueError(f"format.head_dim is {format.head_dim}; it must be 128.")
-    if format.alignment < 16:
-        raise ValueError(f"format.alignment is {format.alignment}; it must be 16 or more, for loads of 16 bytes.")
-    format.check(k_cache, "k_cache")
-    format.check(v_cache, "v_cache")
+    check_format(format, k_cache, v_cache)
     cast = format.cast
     return ops.qwen_cuda.paged_attention_quantized(
         q,
@@ -73,6 +68,16 @@ def paged_attention_quantized(
         hadamard_scale=hadamard.scale if hadamard else 0.0,
         merge=merge,
     )
+
+
+def check_format(format: KVCacheFormat, k_cache: Tensor, v_cache: Tensor) -> None:
+    """Raises ValueError: attention takes no such format, or a cache is not of it."""
+    if format.head_dim != HADAMARD_DIM:
+        raise ValueError(f"format.head_dim is {format.head_dim}; it must be 128.")
+    if format.alignment < 16:
+        raise ValueError(f"format.alignment is {format.alignment}; it must be 16 or more, for loads of 16 bytes.")
+    format.check(k_cache, "k_cache")
+    format.check(v_cache, "v_cache")
 
 
 def _fake(q: Tensor, *others: object, **options: object) -> Tensor:

@@ -126,6 +126,46 @@ def paged_attention_quantized(
     return paged.paged_attention(queries, k, v, block_table, context_lens, scale).to(q.dtype)
 
 
+def fused_decode_attention_quantized(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    eps: float,
+    scale: float,
+    num_heads: int,
+    kv_heads: int,
+    values: Values,
+    group: int,
+    scale_format: Scales,
+    cache_layout: tuple[int, ...] | list[int],
+    partition_size: int,
+    partitions: int,
+    workspace: Tensor,
+    *,
+    hadamard_scale: float = 0.0,
+    merge: str = "auto",
+    prefetch: bool = False,
+) -> Tensor:
+    """The store, then attention over what was stored. → `[b, Hq, 128]`."""
+    x = qkv.unflatten(1, (num_heads + 2 * kv_heads, -1))
+    q = torch.empty_like(x[:, :num_heads], memory_format=torch.contiguous_format)
+    kind = (values, group, scale_format)
+    norm_rope_hadamard_quant_store(
+        x, norm_weight=k_weight, eps=eps, cos_sin=cos_sin, positions=positions, hadamard_scale=hadamard_scale,
+        values=values, group=group, scale_format=scale_format, k_cache=k_cache, v_cache=v_cache,
+        slot_mapping=slot_mapping, cache_layout=cache_layout, query_weight=q_weight, query_out=q,
+    )  # fmt: skip
+    where = (k_cache, v_cache, block_table, context_lens, scale, kv_heads, *kind, cache_layout)
+    return paged_attention_quantized(q, *where, partition_size, partitions, workspace, hadamard_scale=hadamard_scale)
+
+
 def _rows(
     cache: Tensor, cache_layout: tuple[int, ...] | list[int], heads: int, data_bytes: int, scale_bytes: int
 ) -> tuple[Tensor, Tensor]:

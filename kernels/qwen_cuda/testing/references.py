@@ -23,7 +23,11 @@ from qwen_cuda.testing.decode_references import (
     w8a16_argmax,
     w8a16_linear,
 )
-from qwen_cuda.testing.quantized_kv_reference import norm_rope_hadamard_quant_store, paged_attention_quantized
+from qwen_cuda.testing.quantized_kv_reference import (
+    fused_decode_attention_quantized,
+    norm_rope_hadamard_quant_store,
+    paged_attention_quantized,
+)
 from qwen_cuda.testing.token_draws import sample_tokens
 
 
@@ -207,6 +211,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     norm_rope_hadamard_quant_store,
     sample_tokens,
     paged_attention_quantized,
+    fused_decode_attention_quantized,
 )
 REFERENCES: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FUNCTIONS}
 

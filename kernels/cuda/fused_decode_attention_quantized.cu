@@ -1,0 +1,117 @@
+// fused_decode_attention_quantized.cu: one launch from packed QKV to the output of attention over a cache of FP8 or FP4
+// codes, for the one new token of each sequence: QK-norm, RoPE, Hadamard transform, K and V as codes in their page,
+// attention over all tokens, merge of the partitions.
+//
+// Mapping   Blocks, warps and turns as in paged_attention_quantized.cu. Before the first turn a warp or a few prepare
+//           the token's heads for all (new_quantized_token.cuh). The new token is the last of its sequence: the warp
+//           whose turn it is takes its codes from shared memory, in place of the cache. The block that has it stores
+//           it.
+// Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
+//           length, table, the first turns, weights, cosines. What remains is the way from qkv to out.
+// Traffic   Codes and scales of the context in, once; those of one token out.
+// Contract  The bits of norm_rope_hadamard_quant_store and paged_attention_quantized, one after the other.
+#include "new_quantized_token.cuh"
+#include "operators.h"
+#include "quantized_operands.cuh"
+
+namespace {
+
+using qwen::Merge;
+
+// Calls f with a scale format that goes with the values, as a constant. FP4's follows from its groups.
+template <ValueFormat kValues, int kParts, class F>
+__device__ __forceinline__ void dispatch_scales(ScaleFormat format, F f) {
+  if constexpr (kValues == ValueFormat::kE2M1) {
+    f(std::integral_constant<ScaleFormat, kParts == 2 ? ScaleFormat::kE4M3 : ScaleFormat::kUE8M0>{});
+  } else {
+    if (format == ScaleFormat::kUE8M0) return f(std::integral_constant<ScaleFormat, ScaleFormat::kUE8M0>{});
+    if (format == ScaleFormat::kE4M3) return f(std::integral_constant<ScaleFormat, ScaleFormat::kE4M3>{});
+    f(std::integral_constant<ScaleFormat, ScaleFormat::kFloat32>{});
+  }
+}
+
+// --8<-- [start:kernel]
+template <class T, class Lanes, ValueFormat kValues, int kParts>
+__global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(AttentionOperands<T> a,
+                                                                          qwen::QuantizedRows k,
+                                                                          qwen::QuantizedRows v,
+                                                                          QuantizedLayout layout,
+                                                                          float hadamard_scale,
+                                                                          qwen::Partials partials,
+                                                                          int partition_size,
+                                                                          Merge merge,
+                                                                          qwen::QkNormRopeCacheWrite t,
+                                                                          bool prefetch) {
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
+  using Token = NewQuantizedToken<T, Lanes::kGroup>;
+  __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
+  __shared__ ClusterInbox<Lanes> inbox;
+  __shared__ FreshRows fresh;
+  auto& queries = tiles.queries();
+  auto& shared = tiles.results();
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
+  grid_dependency_trigger();
+  if (merge == Merge::kCluster) cluster_arrive_relaxed();
+  if (!prefetch) grid_dependency_wait();
+
+  const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);
+  const int context = a.context(sequence);
+  const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
+  const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
+  const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
+  if (partition >= live) return;
+
+  // --8<-- [start:ready]
+  const TokenPlace place = place_of(t, sequence);
+  const bool has_newest = newest < end;  // without a context the token comes in no turn, and is stored
+  Token token(warp, lane);
+  const auto keep = [&](const StoredPart& stored) {
+    if (!has_newest) return;
+    dispatch_scales<kValues, kParts>(layout.scale_format, [&](auto scales) {
+      const GroupCodes<T, kValues, decltype(scales)::value> codes(stored, 0, __ffs(layout.group) - 4);
+      if (token.head != Token::kKey && token.head != Token::kValue) return;
+      const bool is_key = token.head == Token::kKey;
+      FreshRow& row = is_key ? fresh.k : fresh.v;
+      codes.store(row.data, row.scales, token.part);
+      if (!place.kept) return;
+      const qwen::QuantizedRows& rows = is_key ? k : v;
+      const RowOffset to = row_offset(layout, place.slot, kv_head);
+      codes.store(rows.data + to.data, rows.scales + to.scales, token.part);
+    });
+  };
+  const auto ready = [&] {
+    queries.set_zeros();
+    if (prefetch) grid_dependency_wait();
+    if (warp < Token::kWarps) {
+      token.take({t, place, sequence, kv_head, a.group, a.scale, hadamard_scale}, queries, keep);
+    }
+    __syncthreads();
+  };
+  // --8<-- [end:ready]
+  const auto add_new = [&](typename Reader::Turn& turn, int first) {
+    if (newest - first < kTurnTokens) turn.put(head, fresh.k, fresh.v, newest - first, lane);
+  };
+  if (warp < Token::kWarps) token.load_constants(t, place);
+  Reader reader(queries, head.scale_of, lane);
+  reader.read(head, begin + kTurnTokens * warp, end, newest, ready, add_new);
+  __syncthreads();
+  reader.leave(shared, warp);
+  __syncthreads();
+
+  const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
+  if (live == 1) return end_of.finish_alone(shared);
+  if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);
+  end_of.by_last_block(shared);
+}
+// --8<-- [end:kernel]
+
+}  // namespace
+
+void qwen_fused_decode_attention_quantized(const qwen::FusedDecodeAttentionQuantized& args, cudaStream_t stream) {
+  dispatch_quantized(args.attention, [&](auto operands, auto lanes, auto values, auto parts) {
+    using T = typename decltype(operands)::Number;
+    const auto kernel = attend_new_quantized<T, decltype(lanes), values(), parts()>;
+    launch_quantized(args.attention, stream, kernel, operands, args.token, args.prefetch);
+  });
+}
