@@ -1,4 +1,4 @@
-"""Chapter 10's benchmark: the write into a quantised cache in one launch, and attention that reads such a cache.
+"""Chapter 10's benchmark: the write into a quantised cache, attention that reads such a cache, and both in one launch.
 
     make bench-chapter 10
     python chapters/ch10_quantized_kv/benchmark.py [--device auto] [--output FILE] [--quick]
@@ -25,6 +25,7 @@ from rich.console import Console
 
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch10_quantized_kv import candidates
+from chapters.ch10_quantized_kv import fused_candidates as fused
 from chapters.ch10_quantized_kv import reader_candidates as reader
 from chapters.ch10_quantized_kv.targets import judge
 from qwen_cuda.benchmarking import Report, Variant
@@ -67,14 +68,39 @@ class ReaderComparison:
         return f"{reader.OP}, {self.shape}, {self.format}"
 
 
-def plan(on_gpu: bool, quick: bool) -> Iterator[Comparison | ReaderComparison]:
+@dataclass(frozen=True)
+class FusedComparison:
+    """One table row of the fused form: contexts, and a format of the cache."""
+
+    shape: Shape
+    format: str
+
+    def __str__(self) -> str:
+        return f"{fused.OP}, {self.shape}, {self.format}"
+
+
+Compared = Comparison | ReaderComparison | FusedComparison
+
+
+def plan(on_gpu: bool, quick: bool) -> Iterator[Compared]:
     """What is compared, in the order of the tables."""
     yield from writer_plan(on_gpu, quick)
     yield from reader_plan(on_gpu, quick)
+    yield from fused_plan(on_gpu, quick)
+
+
+def contexts(on_gpu: bool, quick: bool) -> tuple[int, ...]:
+    return CPU_CONTEXTS if not on_gpu else QUICK_CONTEXTS if quick else CONTEXTS
+
+
+def fused_plan(on_gpu: bool, quick: bool) -> Iterator[FusedComparison]:
+    for context in contexts(on_gpu, quick):
+        for name in fused.FORMATS:
+            yield FusedComparison(Shape(context), name)
 
 
 def reader_plan(on_gpu: bool, quick: bool) -> Iterator[ReaderComparison]:
-    shapes = [Shape(context) for context in (CPU_CONTEXTS if not on_gpu else QUICK_CONTEXTS if quick else CONTEXTS)]
+    shapes = [Shape(context) for context in contexts(on_gpu, quick)]
     if on_gpu and not quick:
         shapes += [Shape(context, batch) for batch, context in BATCHED]
     for shape in shapes:
@@ -103,10 +129,12 @@ def main(argv: list[str] | None = None) -> int:
     )
 
 
-def compare(report: Report, what: Comparison | ReaderComparison, peer: Vllm | None) -> None:
+def compare(report: Report, what: Compared, peer: Vllm | None) -> None:
     """Checks and times everybody on one shape. vLLM takes no part: its FP8 cache has one scale for all heads."""
     if isinstance(what, ReaderComparison):
         return compare_readers(report, what)
+    if isinstance(what, FusedComparison):
+        return compare_fused(report, what)
     compare_variants(
         report,
         str(what),
@@ -127,6 +155,18 @@ def compare_readers(report: Report, what: ReaderComparison) -> None:
         reader.ours(name, shape, device),
         reader.operands(name, shape, device),
         partial(reader.truth, name, shape),
+    )
+
+
+def compare_fused(report: Report, what: FusedComparison) -> None:
+    name, shape, device = what.format, what.shape, report.device
+    compare_variants(
+        report,
+        str(what),
+        fused.work(name, shape),
+        fused.ours(name, shape, device),
+        fused.operands(name, shape, device),
+        partial(fused.truth, name, shape),
     )
 
 

@@ -25,7 +25,7 @@ from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE
 from chapters.ch10_quantized_kv.quantized_cache import QuantizedKVCache, check_heads
 from qwen3_ref.model import Qwen3
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
-from qwen_cuda.operators import HadamardArgs, KVCacheOut, NormArgs, QueriesOut, RopeArgs
+from qwen_cuda.operators import HadamardArgs, KVCacheOut, NormArgs, RopeArgs
 from qwen_cuda.operators.kv_arguments import Out, Pipeline, Stage
 from qwen_cuda.operators.qk_norm_rope_cache_write import HEAD_DIM
 
@@ -42,7 +42,7 @@ class QuantizedPagedModel(PagedModel):
         hadamard: the transform that keys go through before they are quantised, and queries before they meet them; None
             for none.
         cache_dtype: of Q, K and V before K and V are quantised; as for `PagedModel`.
-        simulated, plans: as for `PagedModel`; plans are of `paged_attention_quantized`.
+        simulated, plans: as for `PagedModel`; by default the plans of `paged_attention_quantized`.
     Raises:
         ValueError, BuildError: as `PagedModel`; or the format is not for this model, or its alignment is below 16.
     """
@@ -73,21 +73,16 @@ class QuantizedPagedModel(PagedModel):
         self, i: int, qkv: Tensor, cache: PagedKVCache, batch: Batch, plan: Plan,
         workspace: Tensor, *, prefetch: bool = False,
     ) -> Tensor:  # fmt: skip
-        """See `PagedModel`. Two launches: Q turned, K and V into the cache; then attention.
-
-        The second transforms Q in registers, as K was before it was quantised.
-        """
+        """See `PagedModel`. One launch, from qkv to attention: K and V go into the cache as codes."""
         layer, form = self.layers[i], self._of(cache).format
-        heads = qkv.unflatten(1, (-1, HEAD_DIM))
-        q = heads.new_empty(len(heads), self.config.num_attention_heads, HEAD_DIM)
-        queries = QueriesOut(q, layer.q_norm)
-        to = KVCacheOut(cache.k[i], batch.slot_mapping, form, cache.v[i], queries=queries)
-        self._transform(heads, layer.k_norm, batch.positions, form.cast, to)
-        return self.ops.paged_attention_quantized(
-            q, cache.k[i], cache.v[i], batch.block_table, batch.context_lens, self.scale,
-            form.heads, form.cast.values, form.cast.group, form.cast.scales, form.strides,
-            plan.partition_size, plan.partitions, workspace,
-            hadamard_scale=self.hadamard.scale if self.hadamard else 0.0, merge=plan.merge,
+        cast = form.cast
+        return self.ops.fused_decode_attention_quantized(
+            qkv, layer.q_norm, layer.k_norm, self.cos_sin, batch.positions, batch.slot_mapping,
+            cache.k[i], cache.v[i], batch.block_table, batch.context_lens, self.eps, self.scale,
+            self.config.num_attention_heads, form.heads, cast.values, cast.group, cast.scales,
+            form.strides, plan.partition_size, plan.partitions, workspace,
+            hadamard_scale=self.hadamard.scale if self.hadamard else 0.0,
+            merge=plan.merge, prefetch=prefetch,
         )  # fmt: skip
 
     # --8<-- [end:decode]

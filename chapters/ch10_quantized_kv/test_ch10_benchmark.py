@@ -13,9 +13,19 @@ from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention.dispatch import Plan
 from chapters.ch06_split_attention.plan_table import best, measure
 from chapters.ch10_quantized_kv import benchmark, candidates, plan_table, profiled, reader_tuning
+from chapters.ch10_quantized_kv import fused_candidates as fused
 from chapters.ch10_quantized_kv import reader_candidates as reader
-from chapters.ch10_quantized_kv.benchmark import Comparison, ReaderComparison, plan, reader_plan, writer_plan
-from chapters.ch10_quantized_kv.targets import OVER_PLAIN, READER, judge
+from chapters.ch10_quantized_kv.benchmark import (
+    Compared,
+    Comparison,
+    FusedComparison,
+    ReaderComparison,
+    fused_plan,
+    plan,
+    reader_plan,
+    writer_plan,
+)
+from chapters.ch10_quantized_kv.targets import FUSED_CONTEXTS, OVER_PLAIN, READER, judge
 from qwen_cuda.benchmarking import Report, rotate
 from qwen_cuda.benchmarking.graphs import LoopPlayer
 from qwen_cuda.benchmarking.side_by_side import check
@@ -87,7 +97,38 @@ def test_the_plan_of_readers_has_each_format_beside_16_bits() -> None:
     assert set(OVER_PLAIN) <= set(benchmark.CONTEXTS)
     assert set(reader_plan(on_gpu=True, quick=True)) < set(full)
     assert len(set(full)) == len({str(c) for c in full}) == len(full) == 35
-    assert [*plan(True, False)] == [*writer_plan(True, False), *full]
+    assert [*plan(True, False)] == [*writer_plan(True, False), *full, *fused_plan(True, False)]
+
+
+def test_the_plan_of_the_fused_form_holds_what_the_targets_need() -> None:
+    full = list(fused_plan(on_gpu=True, quick=False))
+    needed = {(context, name) for context in FUSED_CONTEXTS for name in fused.FORMATS}
+    assert {(c.shape.context, c.format) for c in full} == needed
+    assert len({str(c) for c in full}) == len(full) == 10
+    assert set(fused_plan(on_gpu=True, quick=True)) < set(full)
+
+
+@pytest.mark.parametrize("name", fused.FORMATS)
+def test_one_launch_and_two_are_right_by_each_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(70, 2, 16, 8)
+    for cut in (Plan(16, 1), Plan(16, 5)):
+        monkeypatch.setattr(fused, "plan_for", lambda *given, cut=cut, **more: cut)
+        variants = list(fused.ours(name, shape, CPU))
+        assert [variant.name for variant in variants] == ["ours", "in_turn"]
+        for variant in variants:  # each writes the newest token
+            made = fused.operands(name, shape, CPU)(0)
+            check(variant, made, fused.truth(name, shape, made), LoopPlayer(), name)
+
+
+@pytest.mark.parametrize("name", fused.FORMATS)
+def test_the_traffic_of_the_fused_form_is_its_bytes_without_padding(name: str) -> None:
+    """Of the caches' codes all but the newest are read, and those are written."""
+    shape = Shape(32, 2)
+    made, form = fused.operands(name, shape, CPU)(0), reader.FORMATS[name]
+    moved = [part.nbytes for cache in ("k_cache", "v_cache") for part in form.views(made[cache])]
+    moved += [made[one].nbytes for one in ("qkv", "q_weight", "k_weight")]
+    rows_of_cos_sin, out = 2 * 4 * shape.head_dim, 2 * shape.query_heads * shape.head_dim * 2
+    assert fused.work(name, shape).bytes == sum(moved) + rows_of_cos_sin + out
 
 
 @pytest.mark.parametrize("name", reader.NAMES)
@@ -132,8 +173,9 @@ def test_each_change_of_the_reader_is_tried_on_both_formats() -> None:
             assert path.read_text(encoding="utf-8").count(edit.old) == edit.count
 
 
-def small_plan(on_gpu: bool, quick: bool) -> list[Comparison | ReaderComparison]:
-    return [Comparison(4, "nvfp4", ("warm",)), ReaderComparison(Shape(20), "fp8_sections")]
+def small_plan(on_gpu: bool, quick: bool) -> list[Compared]:
+    shape, name = Shape(20), "fp8_sections"
+    return [Comparison(4, "nvfp4", ("warm",)), ReaderComparison(shape, name), FusedComparison(shape, name)]
 
 
 def test_a_run_of_chapter_10_writes_what_it_measured(
@@ -143,7 +185,8 @@ def test_a_run_of_chapter_10_writes_what_it_measured(
     data = results_of_a_run(benchmark, tmp_path)
     found = [(case["op"], case["variant"]) for case in data["cases"]]
     writers = [(candidates.OP, name) for name in ("ours", "ours_unfused", "torch_eager")]
-    assert found == [*writers, (reader.OP, "ours"), (reader.OP, "ours_long_graph")]
+    readers = [(reader.OP, "ours"), (reader.OP, "ours_long_graph")]
+    assert found == [*writers, *readers, (fused.OP, "ours"), (fused.OP, "in_turn")]
 
 
 def test_a_wrong_code_ends_the_run_without_a_time(
@@ -169,6 +212,11 @@ def results(**us: float) -> dict[str, Any]:
         for name, share in ((reader.PLAIN, 1.0), (READER, 0.55)):
             time = us.get(f"read_{context}_{name}", usual * share)
             cases.append(result(reader.work(name, Shape(context)), "ours", time))
+    for context in FUSED_CONTEXTS:
+        for name in fused.FORMATS:
+            for variant, usual in (("ours", 3.5), ("in_turn", 7.0)):
+                time = us.get(f"{variant}_{context}_{name}", usual)
+                cases.append(result(fused.work(name, Shape(context)), variant, time))
     return {"ceilings": {"copy_gbps": 4000.0}, "cases": cases}
 
 
@@ -176,13 +224,18 @@ def test_targets_of_chapter_10_are_met_or_missed_by_the_figures_alone() -> None:
     def passed(**us: float) -> list[bool | None]:
         return [verdict.passed for verdict in judge(results(**us))]
 
-    assert passed() == [True] * 8
-    assert passed(ours_1_fp8=2.51) == [False, *[True] * 7]
-    assert passed(ours_unfused_1_nvfp4=4.9) == [*[True] * 4, False, *[True] * 3]
-    assert passed(read_8192_fp8_sections=7.51) == [*[True] * 6, False, True]
-    assert passed(read_32768_bf16=33.0) == [*[True] * 7, False]
+    def missed(**us: float) -> list[int]:
+        return [i for i, one in enumerate(passed(**us)) if not one]
+
+    assert passed() == [True] * 10
+    assert missed(ours_1_fp8=2.51) == [0]
+    assert missed(ours_unfused_1_nvfp4=4.9) == [4]
+    assert missed(read_8192_fp8_sections=7.51) == [6]
+    assert missed(read_32768_bf16=33.0) == [7]
+    assert missed(in_turn_128_fp8_sections=3.5) == [8]
+    assert missed(ours_32768_nvfp4_sections=7.01) == [9]
     many = candidates.work(8192, "fp8").bytes / 4000 / 1e3
-    assert passed(ours_8192_fp8=many / 0.74, copy_8192_fp8=many) == [True, True, False, *[True] * 5]
+    assert missed(ours_8192_fp8=many / 0.74, copy_8192_fp8=many) == [2]
     empty = {"ceilings": {"copy_gbps": 4000.0}, "cases": []}
     assert {verdict.passed for verdict in judge(empty)} == {None}
 
@@ -209,7 +262,7 @@ def test_a_quick_run_of_chapter_10_on_a_gpu(gpu_device: torch.device, tmp_path: 
     writers = [case for case in data["cases"] if case["op"] == candidates.OP]
     assert {case["variant"] for case in writers} == {"ours", "ours_unfused", "torch_eager", "copy"}
     assert {case["step"] for case in writers if case["variant"] == "ours"} == {None, "v1", "v2"}
-    assert {case["op"] for case in data["cases"]} == {candidates.OP, reader.OP, "paged_attention"}
+    assert {case["op"] for case in data["cases"]} == {candidates.OP, reader.OP, "paged_attention", fused.OP}
 
 
 def test_profiled_cases_are_calls() -> None:

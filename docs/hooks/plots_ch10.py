@@ -51,7 +51,7 @@ def apart(root: Path) -> dict[str, str]:
     return {
         "layouts": _layouts(),
         "quality": cache_quality.passage(root, 4),
-        "profile": profiles.passage("ch10", f"{_MODULE}.profiled", root, table=7),
+        "profile": profiles.passage("ch10", f"{_MODULE}.profiled", root, table=8),
         "tuning": _tuning(root),
     }
 

@@ -6,7 +6,7 @@ one of 16 bits, a format.
 
 from __future__ import annotations
 
-from chapters.ch10_quantized_kv.targets import judge
+from chapters.ch10_quantized_kv.targets import FUSED_CONTEXTS, find_fused, judge
 from docs.hooks.operator_tables import Case, Results, Shown, counted, measured_on, table, targets_table, time_of
 
 OP, READER, PLAIN_READER = "norm_rope_hadamard_quant_store", "paged_attention_quantized", "paged_attention"
@@ -38,6 +38,7 @@ def texts(results: Results) -> dict[str, str]:
         "ladder": _ladder(results),
         "writers": _writers(results),
         "readers": _readers(results),
+        "fused": _fused(results),
         "targets": _targets(results),
     }
 
@@ -138,8 +139,24 @@ are transformed, and so are the queries, in the same launch.
 """
 
 
+def _fused(results: Results) -> str:
+    lines = []
+    for context in FUSED_CONTEXTS:
+        pairs = [[find_fused(results, name, context, who) for who in ("in_turn", "ours")] for name in BEST]
+        cells = [cell for two, one in pairs for cell in (_us(two), _us(one), _times(two, one))]
+        if any(case for pair in pairs for case in pair):
+            lines.append([f"{context:,} tokens", *cells])
+    heads = [f"{words}, {what}" for words in BEST.values() for what in ("in two", "in one", "two ÷ one")]
+    inside = table(["context", *heads], lines) if lines else "Nothing was measured.\n"
+    return f"""\
+{inside}
+*Table 7.* From packed QKV to the output of attention, the new token's codes stored on the way, cold: the writer and the
+reader as two launches, and as one.
+"""
+
+
 def _targets(results: Results) -> str:
     return f"""\
 {targets_table(judge(results))}
-*Table 8.* What was aimed at before anything was measured, and what came out.
+*Table 9.* What was aimed at before anything was measured, and what came out.
 """

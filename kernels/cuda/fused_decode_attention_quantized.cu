@@ -18,18 +18,6 @@ namespace {
 
 using qwen::Merge;
 
-// Calls f with a scale format that goes with the values, as a constant. FP4's follows from its groups.
-template <ValueFormat kValues, int kParts, class F>
-__device__ __forceinline__ void dispatch_scales(ScaleFormat format, F f) {
-  if constexpr (kValues == ValueFormat::kE2M1) {
-    f(std::integral_constant<ScaleFormat, kParts == 2 ? ScaleFormat::kE4M3 : ScaleFormat::kUE8M0>{});
-  } else {
-    if (format == ScaleFormat::kUE8M0) return f(std::integral_constant<ScaleFormat, ScaleFormat::kUE8M0>{});
-    if (format == ScaleFormat::kE4M3) return f(std::integral_constant<ScaleFormat, ScaleFormat::kE4M3>{});
-    f(std::integral_constant<ScaleFormat, ScaleFormat::kFloat32>{});
-  }
-}
-
 // --8<-- [start:kernel]
 template <class T, class Lanes, ValueFormat kValues, int kParts>
 __global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(AttentionOperands<T> a,
@@ -43,10 +31,9 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(Attent
                                                                           qwen::QkNormRopeCacheWrite t,
                                                                           bool prefetch) {
   using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
-  using Token = NewQuantizedToken<T, Lanes::kGroup>;
   __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
-  __shared__ FreshRows fresh;
+  __shared__ FreshRows rows;
   auto& queries = tiles.queries();
   auto& shared = tiles.results();
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
@@ -55,6 +42,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(Attent
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
   if (!prefetch) grid_dependency_wait();
 
+  const TokenPlace place = place_of(t, sequence);
   const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
@@ -63,36 +51,22 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(Attent
   if (partition >= live) return;
 
   // --8<-- [start:ready]
-  const TokenPlace place = place_of(t, sequence);
-  const bool has_newest = newest < end;  // without a context the token comes in no turn, and is stored
-  Token token(warp, lane);
-  const auto keep = [&](const StoredPart& stored) {
-    if (!has_newest) return;
-    dispatch_scales<kValues, kParts>(layout.scale_format, [&](auto scales) {
-      const GroupCodes<T, kValues, decltype(scales)::value> codes(stored, 0, __ffs(layout.group) - 4);
-      if (token.head != Token::kKey && token.head != Token::kValue) return;
-      const bool is_key = token.head == Token::kKey;
-      FreshRow& row = is_key ? fresh.k : fresh.v;
-      codes.store(row.data, row.scales, token.part);
-      if (!place.kept) return;
-      const qwen::QuantizedRows& rows = is_key ? k : v;
-      const RowOffset to = row_offset(layout, place.slot, kv_head);
-      codes.store(rows.data + to.data, rows.scales + to.scales, token.part);
-    });
-  };
+  NewQuantizedToken<T, Lanes::kGroup> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
   const auto ready = [&] {
+    fresh.load_constants();
     queries.set_zeros();
     if (prefetch) grid_dependency_wait();
-    if (warp < Token::kWarps) {
-      token.take({t, place, sequence, kv_head, a.group, a.scale, hadamard_scale}, queries, keep);
+    if (fresh.is_needed()) {
+      const StoredPart taken = fresh.take(queries, a.scale, hadamard_scale);
+      // Without a context the token comes in no turn, and is stored.
+      if (newest < end) fresh.template store<kValues, kParts>(taken, layout, k, v, rows);
     }
     __syncthreads();
   };
-  // --8<-- [end:ready]
   const auto add_new = [&](typename Reader::Turn& turn, int first) {
-    if (newest - first < kTurnTokens) turn.put(head, fresh.k, fresh.v, newest - first, lane);
+    if (newest - first < kTurnTokens) turn.put(head, rows.k, rows.v, newest - first, lane);
   };
-  if (warp < Token::kWarps) token.load_constants(t, place);
+  // --8<-- [end:ready]
   Reader reader(queries, head.scale_of, lane);
   reader.read(head, begin + kTurnTokens * warp, end, newest, ready, add_new);
   __syncthreads();

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from chapters.ch05_grouped_attention.candidates import Shape
+from chapters.ch10_quantized_kv import fused_candidates as fused
 from chapters.ch10_quantized_kv.candidates import work
 from docs.hooks import ROOT, cache_quality, plots_ch10, profiles, results
 from docs.hooks.operator_tables import time_of
@@ -32,6 +34,7 @@ GBPS, NODE_US = 4000.0, 0.75
 WRITERS = {"ours": 1.25, "ours_unfused": 4.0, "torch_eager": 20.0, "copy": 1.1}
 LADDER = {"v1": 6.0, "v2": 2.0}
 READERS = dict(zip(CACHES, (1.5, 1.7, 1.6, 2.0, 1.9), strict=True))
+FUSED = {"ours": 2.0, "in_turn": 5.0}
 ROW_BYTES = dict(zip(CACHES, (256, 132, 132, 72, 72), strict=True))
 
 
@@ -54,6 +57,13 @@ def read(cache: str, batch: int, context: int) -> dict[str, Any]:
     return kind_of(op, "ours") | timed(nbytes, floor_us(nbytes, GBPS, NODE_US), READERS[cache]) | {"shape": shape}
 
 
+def in_one_or_two(variant: str, name: str, context: int) -> dict[str, Any]:
+    """A case of the fused form, or of the two launches that it joins."""
+    what = fused.work(name, Shape(context))
+    us = floor_us(what.bytes, GBPS, NODE_US)
+    return kind_of(fused.OP, variant) | timed(what.bytes, us, FUSED[variant]) | {"shape": dict(what.shape)}
+
+
 def all_cases() -> Iterator[dict[str, Any]]:
     for name in ("fp8", "nvfp4"):
         for tokens in TOKENS:
@@ -64,6 +74,9 @@ def all_cases() -> Iterator[dict[str, Any]]:
     for cache in CACHES:
         for batch, context in CONTEXTS:
             yield read(cache, batch, context)
+    for name in fused.FORMATS:
+        for variant in FUSED:
+            yield in_one_or_two(variant, name, 8192)
 
 
 def invented(cases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -104,7 +117,7 @@ def all_texts() -> dict[str, str]:
     """Every passage, with captions where nobody has measured yet."""
     texts = plots_ch10.apart(ROOT) | plots_ch10.texts(invented())
     texts["quality"] = cache_quality.render(judged(), 4)
-    texts["profile"] = texts["profile"].replace("*No profile", "*Table 7.* No profile")
+    texts["profile"] = texts["profile"].replace("*No profile", "*Table 8.* No profile")
     return texts
 
 
@@ -152,6 +165,14 @@ def test_readers_are_compared_with_bf16_by_context() -> None:
     assert cells[1:6] == [time_of(us) for us in times]
     assert cells[6:] == [f"{times[0] / times[2]:.2f} ×", f"{times[0] / times[4]:.2f} ×"]
     assert row_of(plots_ch10.texts(invented())["readers"], "8 × 8,192 tokens")
+
+
+def test_one_launch_stands_beside_two() -> None:
+    text = plots_ch10.texts(invented())["fused"]
+    least = [floor_us(fused.work(name, Shape(8192)).bytes, GBPS, NODE_US) for name in fused.FORMATS]
+    cells = [cell for us in least for cell in (time_of(5.0 * us), time_of(2.0 * us), "2.50 ×")]
+    assert row_of(text, "8,192 tokens") == ["8,192 tokens", *cells]
+    assert "Nothing was measured." in plots_ch10.texts(invented([]))["fused"]
 
 
 def test_a_judgement_of_caches_says_what_passed() -> None:

@@ -1,0 +1,112 @@
+"""Who takes part in the benchmark of fused decode attention over codes: our operator, and the two that it joins.
+
+A set of operands is chapter 6's for its fused form, with caches of one quantised format, whose keys count as
+transformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from chapters.ch05_grouped_attention.candidates import ULPS, Shape
+from chapters.ch06_split_attention import fused_candidates as plain
+from chapters.ch06_split_attention.candidates import layout
+from chapters.ch06_split_attention.dispatch import Plan, plan_for
+from chapters.ch06_split_attention.fused_candidates import EPS, TOKEN, caches
+from chapters.ch10_quantized_kv import reader_candidates as reader
+from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE
+from qwen_cuda.benchmarking import Operands, Variant, Work
+from qwen_cuda.operators import (
+    HadamardArgs,
+    KVCacheOut,
+    NormArgs,
+    QueriesOut,
+    RopeArgs,
+    fused_decode_attention_quantized,
+    norm_rope_hadamard_quant_store,
+    paged_attention_quantized,
+)
+from qwen_cuda.testing.references import REFERENCES
+
+OP = "fused_decode_attention_quantized"
+FORMATS = ("fp8_sections", "nvfp4_sections")  # without padding between rows
+TRANSFORM = HadamardArgs(HADAMARD_SCALE)
+
+
+def work(name: str, shape: Shape) -> Work:
+    """The least traffic: qkv and the stored codes are read, the new token's and out are written."""
+    form, rows, all_16_bit = reader.FORMATS[name], shape.batch * shape.context * shape.kv_heads, plain.work(shape)
+    nbytes = all_16_bit.bytes + 2 * rows * (form.data_bytes + form.scale_bytes - 2 * shape.head_dim)
+    return replace(all_16_bit, op=OP, shape=all_16_bit.shape | {"format": name}, bytes=nbytes)
+
+
+def operands(name: str, shape: Shape, device: torch.device) -> Callable[[int], Operands]:
+    """Makes set number n, of numbers that depend on n only."""
+    make_plain = plain.operands(shape, device)
+
+    def make(number: int) -> Operands:
+        made = make_plain(number)
+        return made | {cache: reader.quantized(name, made[cache]) for cache in ("k_cache", "v_cache")}
+
+    return make
+
+
+def ours(name: str, shape: Shape, device: torch.device) -> Iterator[Variant]:
+    """By the plan of the reader for this context, as a decode step has it: in one launch, and in two."""
+    plan = plan_for(shape.batch, shape.kv_heads, shape.context, device, op=reader.table_op(name))
+    yield by_plan(name, "ours", shape, plan, device)
+    workspace = layout(shape, plan).new(device)
+    yield Variant("in_turn", partial(_in_turn, name, shape, plan, workspace), ulps=ULPS)
+
+
+def by_plan(
+    name: str, variant: str, shape: Shape, plan: Plan, device: torch.device, *, prefetch: bool = True
+) -> Variant:
+    """With `prefetch` as in a decode step: nothing but this call writes what it reads ahead."""
+    workspace = layout(shape, plan).new(device)
+    return Variant(variant, partial(_fused, name, shape, plan, workspace, prefetch), ulps=ULPS)
+
+
+def truth(name: str, shape: Shape, of: Operands) -> Sequence[Tensor]:
+    """The new token's codes as the contract has them, then attention in float64 over what all codes stand for."""
+    form = reader.FORMATS[name]
+    made = of | {cache: of[cache].clone() for cache in ("k_cache", "v_cache")}
+    q = torch.empty((shape.batch, shape.query_heads, shape.head_dim), dtype=shape.dtype, device=of["qkv"].device)
+    qkv, q_weight, k_weight, cos_sin, positions, slots = (of[one] for one in TOKEN)
+    REFERENCES["norm_rope_hadamard_quant_store"](
+        qkv.unflatten(1, (-1, shape.head_dim)), norm_weight=k_weight, eps=EPS, cos_sin=cos_sin, positions=positions,
+        hadamard_scale=TRANSFORM.scale, values=form.cast.values, group=form.cast.group, scale_format=form.cast.scales,
+        k_cache=made["k_cache"], v_cache=made["v_cache"], slot_mapping=slots, cache_layout=form.strides,
+        query_weight=q_weight, query_out=q,
+    )  # fmt: skip
+    return reader.truth(name, shape, made | {"q": q})
+
+
+def _fused(name: str, shape: Shape, plan: Plan, workspace: Tensor, prefetch: bool, of: Operands) -> list[Tensor]:
+    token, cut = (of[one] for one in TOKEN), (plan.partition_size, plan.partitions)
+    return [
+        fused_decode_attention_quantized(
+            *token, *caches(of), EPS, shape.scale, shape.query_heads, reader.FORMATS[name], *cut, workspace,
+            hadamard=TRANSFORM, merge=plan.merge, prefetch=prefetch,
+        )
+    ]  # fmt: skip
+
+
+def _in_turn(name: str, shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:
+    form, cut = reader.FORMATS[name], (plan.partition_size, plan.partitions)
+    qkv, q_weight, k_weight, cos_sin, positions, slots = (of[one] for one in TOKEN)
+    heads = qkv.unflatten(1, (-1, shape.head_dim))
+    q = heads.new_empty(shape.batch, shape.query_heads, shape.head_dim)
+    to = KVCacheOut(of["k_cache"], slots, form, of["v_cache"], queries=QueriesOut(q, q_weight))
+    norm, rope = NormArgs(k_weight, EPS), RopeArgs(positions, cos_sin)
+    norm_rope_hadamard_quant_store(heads, norm, rope, TRANSFORM, form.cast, to)
+    return [
+        paged_attention_quantized(
+            q, *caches(of), shape.scale, form, *cut, workspace, hadamard=TRANSFORM, merge=plan.merge
+        )
+    ]

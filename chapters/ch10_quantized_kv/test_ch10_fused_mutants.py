@@ -1,0 +1,133 @@
+"""Plausible faults in fused_decode_attention_quantized.cu and its headers, one at a time: the checks notice all.
+
+A grid_dependency_wait() too few is none of them: the simulator runs one kernel after the other. test_ch10_fused_cuda.py
+asks a GPU for it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from chapters.ch10_quantized_kv.fused_checks import FUSED_CHECKS
+from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
+
+pytestmark = pytest.mark.timeout(1800)  # all are built before the first test, on a busy machine in minutes
+SOURCE = "fused_decode_attention_quantized"
+
+kernel = edit_of(f"{SOURCE}.cu")
+token = edit_of("new_quantized_token.cuh")
+pages = edit_of("quantized_pages.cuh")
+queries = edit_of("query_tiles.cuh")
+
+MUTANTS = (
+    # Whose turn the new token is.
+    Mutant("the new token does not come", "It is stored, and not attended to.",
+           kernel("if (newest - first < kTurnTokens)", "if (false)")),
+    Mutant("read from the cache", "The slot of the new token is loaded: NaN, before anyone has stored there.",
+           kernel("end, newest, ready", "end, end, ready")),
+    Mutant("the last stored token is not read", "One more than the new one counts as not stored.",
+           kernel("end, newest, ready", "end, newest - 1, ready")),
+    Mutant("one place too early", "It takes the place of the token before it, or has none.",
+           kernel("newest - first, lane)", "newest - first - 1, lane)")),
+    Mutant("key in place of the value", "Both come from K.",
+           kernel("rows.k, rows.v, newest", "rows.k, rows.k, newest")),
+    Mutant("an empty context stores nothing", "Its token has a slot, and is lost.",
+           kernel("if (newest < end)", "if (context > 0 && newest < end)")),
+    Mutant("one position for the batch", "Every sequence turns by the angle of the first, and writes to its slot.",
+           kernel("place_of(t, sequence)", "place_of(t, 0)")),
+    Mutant("only the first half of a turn", "A token in its second half is not there.",
+           pages("h < 2; ++h, place -= kHalfTurn", "h < 1; ++h, place -= kHalfTurn")),
+    Mutant("the new token does not count", "It is put into its turn and weighs nothing.",
+           pages("      ++tokens[h];\n", "")),
+    Mutant("every key of the half is the new one", "A lane takes it for whichever token it has.",
+           pages("if (lane / 4 == place) load_key", "load_key")),
+    Mutant("a value one token off", "The pair beside it takes it.",
+           pages("lane % 4 * 2 + i != place", "lane % 4 * 2 + 1 - i != place")),
+    Mutant("a token without a page", "Its block is none, and it is put into the turn nevertheless.",
+           pages("if (place < 0 || tokens[h] != place) continue;", "if (place < 0) continue;")),
+    # Barriers.
+    Mutant("queries and rows read before they are there", "Other warps are still writing them.",
+           kernel("    __syncthreads();\n  };", "  };"), "checked"),
+    Mutant("results over queries", "A warp that has ended overwrites what others read.",
+           kernel("  __syncthreads();\n  reader.leave", "  reader.leave"), "checked"),
+    Mutant("merged before all have left", "Warps are merged before they have left what they saw.",
+           kernel("warp);\n  __syncthreads();", "warp);"), "checked"),
+    # The heads of the new token.
+    Mutant("rows of qkv without their gaps", "The stride of qkv is taken to be its width.",
+           token("of.sequence * t.qkv_stride", "of.sequence * (t.num_heads + 2 * t.num_kv_heads) * kHeadDim")),
+    Mutant("heads beyond the group are loaded", "Groups of 3, 5 or 7 read heads that are not theirs.",
+           token("is_query ? head < of.group :", "is_query ? true :"), "checked"),
+    Mutant("K where V lies", "The first head of V is taken for the first behind Q's.",
+           token(": t.num_heads + t.num_kv_heads + of.kv_head;", ": t.num_heads + of.kv_head;")),
+    Mutant("K of the first KV head", "The other ones' keys never come.",
+           token("? t.num_heads + of.kv_head", "? t.num_heads")),
+    Mutant("queries interleaved", "Query head h belongs to KV head h % Hkv.",
+           token("of.kv_head * of.group + head", "head * t.num_kv_heads + of.kv_head")),
+    Mutant("one warp for all heads", "A group of more than two has heads that no warp takes.",
+           token("return warp < kWarps;", "return warp < 1;")),
+    Mutant("K scaled by the weight of Q", "One weight for both norms.",
+           token("head < kKey ? t.q_weight", "head <= kKey ? t.q_weight")),
+    Mutant("rows of the table by nothing", "The position is forgotten.",
+           token("of.place.known ? of.place.position : 0", "0")),
+    Mutant("an unknown position gives numbers", "They look right and are not.",
+           token("of.place.known ? 0 : 0x7fff7fffu", "0")),
+    Mutant("queries are not rounded", "They meet keys as they come from the rotation.",
+           token("      values = HeadPart::of<T>(turned);\n", "")),
+    Mutant("scores in another unit", "Powers of e are taken for powers of two.",
+           token("value *= scale * kLog2OfE", "value *= scale")),
+    Mutant("keys scaled like queries", "They are stored times scale · log2(e).",
+           token("if (is_query) {  //", "if (head <= kKey) {  //")),
+    Mutant("no transform", "Keys and queries are as chapter 4 has them.",
+           token("if (hadamard_scale != 0.0f) hadamard(", "if (false) hadamard(")),
+    Mutant("V goes the way of K", "It is normed, turned and transformed.",
+           token("return head == kKey ? values.rounded<T>() : stored;", "return values.rounded<T>();")),
+    Mutant("K as it comes", "It is stored without norm and position.",
+           token("return head == kKey ? values.rounded<T>() : stored;", "return stored;")),
+    # Queries to the Tensor Cores.
+    Mutant("a unit of half a head", "The larger half overflows where it is much larger.",
+           token("distance < kLanesOfHead;", "distance < kLanesOfHead / 2;")),
+    Mutant("quarters crosswise", "The second and the third quarter of a query change places.",
+           token("2 * half + part / 4", "half + part / 4 * 2")),
+    Mutant("queries rounded to halves", "Scores are right within 2^-11.",
+           queries("{first.high, last.high, first.low, last.low}", "{first.high, last.high, 0u, 0u}")),
+    Mutant("numbers in their order", "FP4's even and odd codes are words of their own; queries are not so shared out.",
+           queries("words[Codes::word_of(i)][Codes::code_of(i)] = q[i]", "words[i / 4][i % 4] = q[i]")),
+    Mutant("no column of zeros", "Other classes meet what shared memory held before.",
+           kernel("    queries.set_zeros();\n", ""), "checked"),
+    # Codes.
+    Mutant("NVFP4 in powers of two", "Scales are written as MXFP4's.",
+           token("kParts == 2 ? ScaleFormat::kE4M3 : ScaleFormat::kUE8M0", "ScaleFormat::kUE8M0")),
+    Mutant("scales of FP8 in bytes", "float32 ones are written as E4M3.",
+           token("if (format == ScaleFormat::kE4M3) return", "if (format != ScaleFormat::kUE8M0) return")),
+    Mutant("groups twice as large", "Two groups share the larger scale, and half of the scales are none.",
+           token("__ffs(layout.group) - 4", "__ffs(layout.group) - 3")),
+    Mutant("stored by nobody", "This step is right, and the next one reads what was there before.",
+           token("if (!of.place.kept) return;", "return;")),
+    Mutant("a slot that is none is written", "Slot 0 gets the token instead.",
+           token("      if (!of.place.kept) return;\n", "")),
+    Mutant("K and V cross in the cache", "This step is right, the next one is not.",
+           token("head == kKey ? k : v;", "head == kKey ? v : k;")),
+    Mutant("K and V cross in shared memory", "The cache is right, this step is not.",
+           token("head == kKey ? fresh.k : fresh.v", "head == kKey ? fresh.v : fresh.k")),
+    Mutant("all into the first KV head's row", "The codes of the last block to store remain.",
+           token("of.place.slot, of.kv_head)", "of.place.slot, 0)")),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trial() -> MutantTrial:
+    return MutantTrial(SOURCE, MUTANTS, FUSED_CHECKS)
+
+
+@pytest.mark.parametrize(("variant", "seed"), [("plain", 1), ("checked", 0)])
+def test_fused_attention_over_codes_as_it_is_passes(
+    trial: MutantTrial, variant: Literal["plain", "checked"], seed: int
+) -> None:
+    assert trial.noticed(Mutant("none", "Nothing.", (), variant, (seed,))) is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_of_fused_attention_over_codes_is_caught(mutant: Mutant, trial: MutantTrial, tally: list[str]) -> None:
+    tally.append(trial.catch(mutant))
