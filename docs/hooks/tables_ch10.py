@@ -147,7 +147,9 @@ def _fused(results: Results) -> str:
         if any(case for pair in pairs for case in pair):
             lines.append([f"{context:,} tokens", *cells])
     heads = [f"{words}, {what}" for words in BEST.values() for what in ("in two", "in one", "two ÷ one")]
-    inside = table(["context", *heads], lines) if lines else "Nothing was measured.\n"
+    inside = (
+        table(["context", *heads], lines) if lines else "*Not measured yet: `make bench-chapter 10` on a GPU does.*\n"
+    )
     return f"""\
 {inside}
 *Table 7.* From packed QKV to the output of attention, the new token's codes stored on the way, cold: the writer and the

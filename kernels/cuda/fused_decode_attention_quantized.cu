@@ -2,10 +2,9 @@
 // codes, for the one new token of each sequence: QK-norm, RoPE, Hadamard transform, K and V as codes in their page,
 // attention over all tokens, merge of the partitions.
 //
-// Mapping   Blocks, warps and turns as in paged_attention_quantized.cu. Before the first turn a warp or a few prepare
-//           the token's heads for all (new_quantized_token.cuh). The new token is the last of its sequence: the warp
-//           whose turn it is takes its codes from shared memory, in place of the cache. The block that has it stores
-//           it.
+// Mapping   Blocks, warps and turns as in paged_attention_quantized.cu. Before the first turn two or three warps make
+//           ready the token's heads for all (new_quantized_token.cuh). The new token is the last of its sequence: the
+//           warp whose turn it is takes its codes from shared memory, in place of the cache. That block stores it, too.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first turns, weights, cosines. What remains is the way from qkv to out.
 // Traffic   Codes and scales of the context in, once; those of one token out.
@@ -50,25 +49,23 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(Attent
   const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
   if (partition >= live) return;
 
+  NewQuantizedToken<T, Lanes::kGroup, kValues, kParts> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
   // --8<-- [start:ready]
-  NewQuantizedToken<T, Lanes::kGroup> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
   const auto ready = [&] {
     fresh.load_constants();
     queries.set_zeros();
     if (prefetch) grid_dependency_wait();
-    if (fresh.is_needed()) {
-      const StoredPart taken = fresh.take(queries, a.scale, hadamard_scale);
-      // Without a context the token comes in no turn, and is stored.
-      if (newest < end) fresh.template store<kValues, kParts>(taken, layout, k, v, rows);
-    }
+    if (fresh.has_queries()) fresh.set(queries, a.scale, hadamard_scale);
+    // Without a context the token comes in no turn, and is stored.
+    if (fresh.has_rows() && newest < end) fresh.store(hadamard_scale, layout, k, v, rows);
     __syncthreads();
   };
   const auto add_new = [&](typename Reader::Turn& turn, int first) {
     if (newest - first < kTurnTokens) turn.put(head, rows.k, rows.v, newest - first, lane);
   };
-  // --8<-- [end:ready]
   Reader reader(queries, head.scale_of, lane);
   reader.read(head, begin + kTurnTokens * warp, end, newest, ready, add_new);
+  // --8<-- [end:ready]
   __syncthreads();
   reader.leave(shared, warp);
   __syncthreads();

@@ -172,7 +172,7 @@ def test_one_launch_stands_beside_two() -> None:
     least = [floor_us(fused.work(name, Shape(8192)).bytes, GBPS, NODE_US) for name in fused.FORMATS]
     cells = [cell for us in least for cell in (time_of(5.0 * us), time_of(2.0 * us), "2.50 ×")]
     assert row_of(text, "8,192 tokens") == ["8,192 tokens", *cells]
-    assert "Nothing was measured." in plots_ch10.texts(invented([]))["fused"]
+    assert "*Not measured yet: `make bench-chapter 10`" in plots_ch10.texts(invented([]))["fused"]
 
 
 def test_a_judgement_of_caches_says_what_passed() -> None:

@@ -221,21 +221,22 @@ struct QuantizedTurn {
   }
 
   // The token at this place of the turn, the first that is not stored: if its page is there, it is now.
-  // --8<-- [start:put]
   __device__ __forceinline__ void put(
       const QuantizedPages& head, const FreshRow& key, const FreshRow& value, int place, int lane) {
+    // --8<-- [start:put]
+    const LaneRow k = LaneRow{key.data, key.scales}.behind(head.of_key);
+    const LaneRow v = LaneRow{value.data, value.scales}.behind(head.of_value);
     const bool wide = head.scale_of.wide;
 #pragma unroll
     for (int h = 0; h < 2; ++h, place -= kHalfTurn) {
       if (place < 0 || tokens[h] != place) continue;
       ++tokens[h];
-      if (lane / 4 == place) load_key(h, LaneRow{key.data, key.scales}.behind(head.of_key), wide);
+      if (lane / 4 == place) load_key(h, k, wide);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (lane % 4 * 2 + i != place) continue;
-        load_value(2 * h + i, LaneRow{value.data, value.scales}.behind(head.of_value), wide);
+        if (lane % 4 * 2 + i == place) load_value(2 * h + i, v, wide);
       }
     }
+    // --8<-- [end:put]
   }
-  // --8<-- [end:put]
 };

@@ -80,8 +80,7 @@ struct QueryTiles {
       columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
     }
   }
-  // The unit of a head with this largest magnitude, by one of its lanes. Returns the exponent of what raises its
-  // numbers.
+  // The unit of a head with this largest magnitude, by one of its lanes. Returns by how many powers its numbers go up.
   __device__ __forceinline__ int set_unit(int head, float largest, bool mine) {
     const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
     if (mine) unit[head] = power_of_two(-up) * Codes::kUnit;
