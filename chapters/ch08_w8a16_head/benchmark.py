@@ -4,8 +4,8 @@
     python chapters/ch08_w8a16_head/benchmark.py [--device auto] [--output FILE] [--quick]
 
 On a CPU the plain C++ operators stand beside PyTorch's, on a smaller head. vLLM's Machete takes part where vLLM is
-installed, or where QWEN_PEERS names a folder with its libraries. Nobody is timed before the answer has been held against
-float64.
+installed, or where QWEN_PEERS names a folder with its libraries. Nobody is timed before the answer has been held
+against float64.
 """
 
 from __future__ import annotations
