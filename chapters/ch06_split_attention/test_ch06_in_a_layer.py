@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chapters.ch06_split_attention import in_a_layer
-from chapters.ch06_split_attention.in_a_layer import Layers, check, marginal_us, plans
+from chapters.ch06_split_attention.in_a_layer import Attend, Layers, check, marginal_us, plans
 
 
 def results(**medians: float) -> dict[str, object]:
@@ -40,9 +40,13 @@ def test_ways_to_attend_agree_in_each_layer_or_are_refused(monkeypatch: pytest.M
     layers.reach(128)
     for plan, merge in plans(128):
         attend = layers.fused(plan, merge, True)
+
+        def wrong(layer: int, qkv: torch.Tensor, right: Attend = attend) -> torch.Tensor:
+            return right(layer, qkv) * 1.02
+
         check(layers, plan, "a plan", attend)
         with pytest.raises(RuntimeError, match="128 tokens, a plan: the fused operator differs"):
-            check(layers, plan, "a plan", lambda layer, qkv, attend=attend: attend(layer, qkv) * 1.02)
+            check(layers, plan, "a plan", wrong)
 
 
 def test_a_layer_is_not_measured_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@
 //           and V from its own shared memory, in place of the cache, and stores them there.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first keys and values, weights, cosines. What remains is the way from qkv to out.
-// Products  On Tensor Cores (tile_reader.cuh): what is left after the wait is short, and so is a warp's whole turn.
+// Products  On Tensor Cores (tile_reader.cuh): the first turn comes after the wait and is hidden by nothing, so its
+//           instructions count.
 // Traffic   K and V of the context in, once; those of one token out.
 // Contract  In the caches the bits of qk_norm_rope_cache_write; the result within the bound of paged_attention_split,
 //           whose sums run in another order. The same bits in any company, by either merge, with `prefetch` or without.
