@@ -167,8 +167,10 @@ def test_every_idea_of_the_tuning_fits_the_kernel() -> None:
 def test_each_idea_is_tried_on_the_chain_and_on_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "STACK", SMALL_STACK)
     monkeypatch.setattr(tuning, "LAYERS", SMALL[:2])
+    monkeypatch.setattr(tuning, "OTHER_LAYERS", SMALL[1:2])
     found = [(trial.work.op, trial.work.shape["rows"]) for trial in tuning.trials(CPU)]
-    assert found == [("chain", 1), ("qkv", 2), ("o", 1), *((op, rows) for rows in (4, 8) for op in ("qkv", "o"))]
+    batches = [(op, rows) for rows in (4, 8) for op in ("qkv", "o")]
+    assert found == [("chain", 1), ("qkv", 2), ("o", 1), *batches, ("o", 1)]
 
 
 def test_the_profiler_knows_the_layers() -> None:

@@ -3,8 +3,8 @@
     python -m chapters.ch07_decode_gemv.tuning [--device cuda] [--output FILE] [--quick]
 
 Each candidate is the kernel's own file with passages replaced, as a mutant is; it is held against float64 before it is
-timed, on each layer and on the chain of all. Kernels that follow each other overlap: the chain decides, not the layer
-alone. docs/experiments.md tells what the figures mean.
+timed, on each layer, those of Qwen3-4B too, and on the chain of all. Kernels that follow each other overlap: the chain
+decides, not the layer alone. docs/experiments.md tells what the figures mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from chapters.ch07_decode_gemv import candidates, chain
+from chapters.ch07_decode_gemv.benchmark import OTHER_LAYERS
 from chapters.ch07_decode_gemv.candidates import LAYERS
 from chapters.ch07_decode_gemv.targets import STACK
 from qwen_cuda.benchmarking.tuning import Trial, tune, variants
@@ -28,6 +29,7 @@ BATCHES = (4, 8)
 
 
 GAIN = "  read_gain();\n"
+WAVES, ROWS_16 = "kWaves = 16;", "busiest(a, 16, sms) <= busiest(a, 8, sms)"
 WALK = "kWalkRows = 2, kWalkSegments = 4;"
 WAIT = "  grid_dependency_wait();  // before it nothing is read that a kernel may have written\n"
 
@@ -42,14 +44,15 @@ def walk(old: str, new: str) -> tuple[Edit, ...]:
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     # How the work of a layer is shared out.
-    "16 rows a warp, always": kernel(("busiest(a, 16, sms) <= busiest(a, 8, sms)", "true")),
-    "8 rows a warp, always": kernel(("busiest(a, 16, sms) <= busiest(a, 8, sms)", "false")),
+    "16 rows a warp, always": kernel((ROWS_16, "true")),
+    "8 rows a warp, always": kernel((ROWS_16, "false")),
     "registers as the compiler likes": kernel(
         ("kRows > 8 ? 20 : 16)", "kRows > 8 ? 12 : 16)"), ("kRows > 8 ? 1 : 2)", "1)")
     ),
-    "two waves of blocks before a walk": kernel(("kWaves = 1", "kWaves = 2")),
-    "a walk or turns, always": kernel(("kWaves = 1", "kWaves = 0")),
-    "blocks for all groups, never a walk": kernel(("kWaves = 1", "kWaves = 10000")),
+    "one wave of blocks before a walk": kernel((WAVES, "kWaves = 1;")),
+    "a walk or turns, always": kernel((WAVES, "kWaves = 0;")),
+    "blocks for all groups, never a walk": kernel((WAVES, "kWaves = 10000;")),
+    "8 rows a warp, always, and never a walk": kernel((WAVES, "kWaves = 10000;"), (ROWS_16, "false")),
     "turns: blocks of 4 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 4")),
     "turns: blocks of 16 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 16")),
     # The walk: the head.
@@ -83,7 +86,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
     run = next(chain.variants(STACK, on_gpu=False))
     yield Trial(chain.work(STACK), run, chain.operands(STACK, device), partial(chain.truth, STACK))
     batches = (replace(layer, rows=rows) for rows in BATCHES for layer in LAYERS)
-    for layer in (*LAYERS, *batches):
+    for layer in (*LAYERS, *batches, *OTHER_LAYERS):
         run = next(candidates.ours(layer, on_gpu=False))
         yield Trial(candidates.work(layer), run, candidates.operands(layer, device), partial(candidates.truth, layer))
 

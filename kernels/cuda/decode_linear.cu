@@ -4,7 +4,7 @@
 // Mapping   Thread (32 * part + lane, group) of a block. A warp takes kRows rows of W and of those a segment of 256
 //           columns, a lane 8 columns: kRows loads of 16 bytes, all on the way at once. `parts` warps of the block have
 //           the segments of a group of rows; of more segments each takes every parts-th, turn by turn. One row of x and
-//           a W that is more than the SMs hold at once: row_walk.cuh.
+//           a W of more rows than blocks should come and go for: row_walk.cuh.
 // Order     A lane adds its products in order, a butterfly adds the lanes, then the segments are added in order. That
 //           depends on k alone: a row's bits are the same alone and in a batch, in any W, however x and W lie.
 // Norm      1/rms is a factor of the finished sum, so that no warp waits for it.
@@ -14,7 +14,12 @@
 
 namespace {
 
-constexpr int kWaves = 1;      // of blocks on all SMs whose warps have one group of rows each
+// Waves of blocks, whose warps have one group of rows each, before blocks that stay are better.
+#ifdef __CUDACC__
+constexpr int kWaves = 16;
+#else
+constexpr int kWaves = 1;  // so that a layer need not be large to be walked over
+#endif
 constexpr int kTurnWarps = 8;  // of a block that takes turns
 
 // Of a block that does not.
@@ -156,7 +161,7 @@ void launch_turns(const LinearOperands<W, X>& a, cudaStream_t stream) {
   launch_rows<kRows, kBatch, kNorm, kAligned, true>(a, parts, of_block, blocks, stream);
 }
 
-// One block an SM, as large as it need be. False, and nothing is launched, where that is not enough for W.
+// Blocks as large as they need be for one on each SM. False, and nothing is launched, where that makes too many waves.
 template <int kRows, bool kNorm, class W, class X>
 bool launch_once(const LinearOperands<W, X>& a, cudaStream_t stream) {
   const int64_t segments = ceil_div(a.k, kSegmentColumns), most = kMostWarps<kRows> / segments, sms = multiprocessors();

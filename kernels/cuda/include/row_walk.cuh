@@ -1,4 +1,4 @@
-// row_walk.cuh: one row of x against a W of more rows than the SMs hold at once: an output head.
+// row_walk.cuh: one row of x against a W of so many rows that blocks had better stay: an output head.
 //
 // Mapping   Blocks stay, and their warps go by the whole grid from group to group of kWalkRows rows. A warp has them
 //           alone, kWalkSegments segments of each at a time: 4 KB of neighbours, and no barrier. While it works on
