@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,14 +88,17 @@ def truth(name: str, shape: Shape, of: Operands) -> Sequence[Tensor]:
     return reader.truth(name, shape, made | {"q": q})
 
 
+def named(name: str, shape: Shape, of: Operands) -> dict[str, Any]:
+    """All arguments of the operator but the cut."""
+    tensors = {one: of[one] for one in (*TOKEN, "k_cache", "v_cache", "block_table", "context_lens")}
+    sizes = {"eps": EPS, "scale": shape.scale, "num_heads": shape.query_heads, "format": reader.FORMATS[name]}
+    return tensors | sizes | {"hadamard": TRANSFORM}
+
+
 def _fused(name: str, shape: Shape, plan: Plan, workspace: Tensor, prefetch: bool, of: Operands) -> list[Tensor]:
-    token, cut = (of[one] for one in TOKEN), (plan.partition_size, plan.partitions)
-    return [
-        fused_decode_attention_quantized(
-            *token, *caches(of), EPS, shape.scale, shape.query_heads, reader.FORMATS[name], *cut, workspace,
-            hadamard=TRANSFORM, merge=plan.merge, prefetch=prefetch,
-        )
-    ]  # fmt: skip
+    cut = {"partition_size": plan.partition_size, "partitions": plan.partitions, "workspace": workspace}
+    given: dict[str, Any] = named(name, shape, of) | cut
+    return [fused_decode_attention_quantized(**given, merge=plan.merge, prefetch=prefetch)]
 
 
 def _in_turn(name: str, shape: Shape, plan: Plan, workspace: Tensor, of: Operands) -> list[Tensor]:

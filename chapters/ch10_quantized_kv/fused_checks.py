@@ -81,7 +81,7 @@ def check_numbers_of_any_size(backend: Backend) -> None:
     for i, (cast, dtype) in enumerate(product((FP8, FP8_WIDE, NVFP4, MXFP4), (BF16, FP16))):
         some = new_tokens((20, 33, 5), cast, Heads(2, 2, dtype=dtype), seed=i)
         for kind in ("wide", "spike", "zeros", "huge"):
-            qkv = rows_of_numbers((3, 8, 128), dtype, seed=i, kind=kind).flatten(1)  # type: ignore[arg-type]
+            qkv = rows_of_numbers((3, 8, 128), dtype, seed=i, kind=kind).flatten(1)
             check_same(backend, some.with_(qkv=qkv), (16, 2))
         qkv = some.fused.qkv.clone()
         qkv[1, -5] = torch.inf

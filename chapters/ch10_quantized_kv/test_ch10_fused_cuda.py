@@ -12,10 +12,8 @@ from torch import Tensor
 from chapters.ch04_paged_kv.cache_write_runs import EPS
 from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch05_grouped_attention.paged_cases import FP16, Heads
-from chapters.ch06_split_attention.fused_candidates import TOKEN, caches
 from chapters.ch06_split_attention.split_cases import merges
 from chapters.ch10_quantized_kv import fused_candidates as fused
-from chapters.ch10_quantized_kv import reader_candidates as reader
 from chapters.ch10_quantized_kv.attention_checks import FP8, FP8_WIDE, MXFP4, NVFP4
 from chapters.ch10_quantized_kv.fused_cases import in_turn, new_tokens, run
 from qwen_cuda.attention_workspace import WorkspaceLayout
@@ -49,11 +47,8 @@ def operands(name: str, number: int) -> Operands:
 
 
 def attend(name: str, of: Operands, workspace: Tensor, **options: Any) -> Tensor:
-    cut = reader.FORMATS[name], 128, BLOCKS, workspace
-    token = (of[one] for one in TOKEN)
-    return fused_decode_attention_quantized(
-        *token, *caches(of), EPS, SHAPE.scale, SHAPE.query_heads, *cut, hadamard=fused.TRANSFORM, **options
-    )
+    cut: dict[str, Any] = {"partition_size": 128, "partitions": BLOCKS, "workspace": workspace}
+    return fused_decode_attention_quantized(**fused.named(name, SHAPE, of), **cut, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,6 +21,7 @@ BATCH, HEADS, KV_HEADS, PARTITIONS = 2, 4, 2, 3
 COLUMNS = (HEADS + 2 * KV_HEADS) * 128
 FORM = KVCacheFormat(CastArgs("e4m3", 32, "float32"), heads=KV_HEADS)  # blocks of 32 records of 144 bytes
 LAYOUT = WorkspaceLayout(BATCH, HEADS, KV_HEADS, 128, PARTITIONS)
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"merge": "last_block", "prefetch": True})
 TENSORS = ("qkv", "q_weight", "k_weight", "cos_sin", "positions", "slot_mapping", "k_cache", "v_cache")
 
 
@@ -180,7 +181,7 @@ def test_fused_attention_over_codes_refuses_two_devices(name: str) -> None:
 def test_opcheck_of_fused_attention_over_codes(registered_backend: Backend) -> None:
     """PyTorch's own checks: what is mutated, shapes of fakes, tracing; and no sequence is no work."""
     operator = getattr(registered_backend.namespace, NAME)
-    for options in ({}, {"merge": "last_block", "prefetch": True}):
+    for options in OPTIONS:
         given = on(registered_backend.device, good()) | options
         torch.library.opcheck(operator.default, (), given)
     rows = ("qkv", "positions", "slot_mapping", "block_table", "context_lens")
@@ -217,15 +218,13 @@ def test_formats_that_fused_attention_refuses(form: KVCacheFormat, sentence: str
 
 
 def public(given: dict[str, Any], form: KVCacheFormat, **options: Any) -> Tensor:
-    tensors = [given[name] for name in (*TENSORS, "block_table", "context_lens")]
-    cut = given["partition_size"], given["partitions"], given["workspace"]
-    return fused_decode_attention_quantized(
-        *tensors, given["eps"], given["scale"], given["num_heads"], form, *cut, hadamard=HadamardArgs(0.1), **options
-    )
+    described = ("kv_heads", "values", "group", "scale_format", "cache_layout", "hadamard_scale")
+    kept: dict[str, Any] = {name: value for name, value in given.items() if name not in described}
+    return fused_decode_attention_quantized(**kept, format=form, hadamard=HadamardArgs(0.1), **options)
 
 
 def test_public_fused_attention_over_codes_is_the_operator() -> None:
-    for options in ({}, {"merge": "last_block", "prefetch": True}):
+    for options in OPTIONS:
         one, other = on(torch.device("cpu"), good()), on(torch.device("cpu"), good())
         expected = getattr(torch.ops.qwen_cuda, NAME)(**one, **options)
         assert_same_bits(public(other, FORM, **options), expected)
