@@ -38,7 +38,11 @@ TWO_BLOCKS = Edit(KERNEL, "__launch_bounds__(kAttentionThreads)", "__launch_boun
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     "1 turn after the other": (
-        Edit(READER, "absorb<kAhead>(turns,", "for (Turn& turn : turns) absorb<1>(&turn,"),
+        Edit(
+            READER,
+            "absorb<kAhead>(turns,",
+            "absorb<1>(turns, head, token, end, stored, add_new), absorb<1>(turns + 1,",
+        ),
         Edit(READER, "kMore = kTurns == kAhead", "kMore = true"),
     ),
     "1 turn ahead": (ONE_AHEAD,),
