@@ -12,7 +12,7 @@ from chapters.ch07_decode_gemv.decode_linear_checks import (
     check_bits_do_not_depend_on_layout,
 )
 from chapters.ch07_decode_gemv.linear_cases import FP32, linear_case, run
-from qwen_cuda.building import build
+from qwen_cuda.building import Edit, build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import opened
 from qwen_cuda.testing.mutants import Mutant, MutantTrial, edit_of
