@@ -24,6 +24,12 @@ void check_formats(const qwen::QuantizedLayout& layout, std::string_view scale_f
               "\"; FP4 is either NVFP4, group 16 with \"e4m3\", or MXFP4, group 32 with \"ue8m0\".");
 }
 
+// The rows of a cache that is written.
+qwen::QuantizedRows written(const Tensor& cache, const qwen::QuantizedRows& as_read) {
+  auto* first = cache.mutable_data_ptr<uint8_t>();
+  return {first, first + (as_read.scales - as_read.data)};
+}
+
 // The two operators that it joins, one after the other; q is what goes from one to the other.
 void in_turn_on_cpu(Args& args, const Tensor& q) {
   const qwen::QkNormRopeCacheWrite& t = args.token;
@@ -88,6 +94,7 @@ Tensor fused_decode_attention_quantized(const Tensor& qkv,
   qwen::check_apart(kOp, "workspace", workspace, "qkv", qkv);
   args.token.num_slots = k_cache.size(0) * cache_layout[0];
   if (args.token.tokens == 0) return out;
+  args.attention.k = written(k_cache, args.attention.k), args.attention.v = written(v_cache, args.attention.v);
   args.attention.split.attention.out = out.mutable_data_ptr();
   if constexpr (B == Backend::kCpu) {
     in_turn_on_cpu(args, at::empty(out.sizes(), out.options()));

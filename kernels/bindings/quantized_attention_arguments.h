@@ -22,8 +22,8 @@ struct AttentionCut {
   c10::string_view merge;
 };
 
-// Refuses what does not meet the contract, and says why. q has passed check_query; what the caches must be like, a
-// dtype apart, is named `like_name`. out of the result is null.
+// Refuses what does not meet the contract, and says why. q has passed check_query; where the caches lie on another
+// device, it is called `like_name`. Of the result out is null, and k and v are for reading.
 PagedAttentionQuantized checked_quantized_attention(
     const char* op, const AttentionInputs& in, const CacheForm& form, const AttentionCut& cut, const char* like_name);
 
