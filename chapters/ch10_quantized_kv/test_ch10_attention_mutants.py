@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant("the largest weight of the last turn", "The unit does not fit the first one's.",
            reader("top[s] = fmaxf(top[s], ", "top[s] = fmaxf(i == 0 ? 0.0f : top[s], ")),
     Mutant("both turns are the first", "Of long contexts one turn counts twice, and one not at all.",
-           reader("token + p * kStep", "token")),
+           reader("begin(head, token + p * kStep,", "begin(head, token,")),
     Mutant("a turn goes on to its neighbour's", "From the third turn on, each counts twice.",
            pages("next += step;", "next += step / 2;")),
     # The query, and the cut.

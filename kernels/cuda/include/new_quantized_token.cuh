@@ -1,10 +1,9 @@
 // new_quantized_token.cuh: the heads of one new token that a KV head's block needs: Q of its group on their way to the
 // Tensor Cores, K and V as codes.
 //
-// Warps     Four heads to a warp, eight lanes each (four_heads.cuh). Q of the group has one warp or two, K and V have
-// the
-//           next: so both are on their way at once, and no warp goes two ways. All others find what these leave in
-//           shared memory.
+// Warps     Four heads to a warp, eight lanes each (four_heads.cuh). Q of the group has one warp or two, K and V the
+//           next one: so both are on their way at once, and no warp goes two ways. All others find what these leave
+//           in shared memory.
 // Contract  The bits of norm_rope_hadamard_quant_store, and of a query that has been to memory and back.
 #pragma once
 
