@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def fused_case(lens: Sequence[int], heads: Heads = QWEN3, *, seed: int = 0, wide
     return FusedCase(some, qkv, positions, slots, (weights[0], weights[1]))
 
 
-def operands(backend: Backend, some: FusedCase) -> dict[str, Guarded]:
+def operands(backend: Backend, some: FusedCase, *, cache_padding: int = 0) -> dict[str, Guarded]:
     stored = some.stored
     values = {
         "qkv": some.qkv,
@@ -91,7 +92,7 @@ def operands(backend: Backend, some: FusedCase) -> dict[str, Guarded]:
         "block_table": stored.block_table,
         "context_lens": stored.context_lens,
     }
-    paddings = {"qkv": some.qkv_padding, "block_table": 1}
+    paddings = {"qkv": some.qkv_padding, "block_table": 1, "k_cache": cache_padding, "v_cache": cache_padding}
     return {name: backend.place(tensor, row_padding=paddings.get(name, 0)) for name, tensor in values.items()}
 
 
@@ -105,19 +106,32 @@ def fused(
     workspace: Guarded | None = None,
 ) -> Result:
     """Runs the operator among guards."""
-    layout = layout_of(some.stored, cut[1])
-    workspace = workspace or backend.place(used_workspace(layout))
     facts = {**some.stored.facts, "cut": cut, "merge": merge, "prefetch": prefetch}
     with case(NAME, **facts):
-        placed = operands(backend, some)
-        tensors = {name: buffer.tensor for name, buffer in placed.items()}
-        sizes = (EPS, some.stored.scale, some.heads.query_heads, *cut, workspace.tensor)
-        out: Tensor = backend.op(NAME)(*tensors.values(), *sizes, merge=merge, prefetch=prefetch)
-        assert (out.dtype, out.is_contiguous()) == (some.heads.dtype, True)
-        for name, buffer in placed.items():
-            (buffer.check_guards if name in ("k_cache", "v_cache") else buffer.check_untouched)(name)
-        workspace.check_guards("workspace")
-        assert not layout.parts(workspace.tensor).arrived.any(), "the counters are not 0 again"
+        sizes = (EPS, some.stored.scale, some.heads.query_heads, *cut)
+        call = partial(backend.op(NAME), merge=merge, prefetch=prefetch)
+        return among_guards(backend, some, cut, operands(backend, some), sizes, call, workspace)
+
+
+def among_guards(
+    backend: Backend,
+    some: FusedCase,
+    cut: Cut,
+    placed: dict[str, Guarded],
+    sizes: tuple[Any, ...],
+    call: Callable[..., Tensor],
+    workspace: Guarded | None,
+) -> Result:
+    """`call` on what is placed, `sizes` and a workspace: only the caches and the workspace are written."""
+    layout = layout_of(some.stored, cut[1])
+    workspace = workspace or backend.place(used_workspace(layout))
+    tensors = {name: buffer.tensor for name, buffer in placed.items()}
+    out = call(*tensors.values(), *sizes, workspace.tensor)
+    assert (out.dtype, out.is_contiguous()) == (some.heads.dtype, True)
+    for name, buffer in placed.items():
+        (buffer.check_guards if name in ("k_cache", "v_cache") else buffer.check_untouched)(name)
+    workspace.check_guards("workspace")
+    assert not layout.parts(workspace.tensor).arrived.any(), "the counters are not 0 again"
     return Result(out, tensors["k_cache"], tensors["v_cache"])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.operators import cos_sin_table
 from qwen_cuda.testing.backends import Backend
-from qwen_cuda.testing.guards import placed
+from qwen_cuda.testing.guards import placed, shifted
 from qwen_cuda.testing.ulp import assert_same_bits
 
 NAME, BF16 = "fused_decode_attention", torch.bfloat16
@@ -57,11 +57,6 @@ def apart(tensor: Tensor, gap: int) -> Tensor:
     wide = torch.zeros(len(tensor), tensor.shape[1] + gap, dtype=tensor.dtype)
     wide[:, : tensor.shape[1]] = tensor
     return wide[:, : tensor.shape[1]]
-
-
-def shifted(tensor: Tensor) -> Tensor:
-    """The same numbers, one element behind a 16-byte border."""
-    return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view(tensor.shape)
 
 
 GOOD = good()

@@ -22,6 +22,7 @@ from chapters.ch06_split_attention.fused_candidates import EPS, TOKEN, caches
 from chapters.ch10_quantized_kv import reader_candidates as reader
 from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE
 from qwen_cuda.benchmarking import Operands, Variant, Work
+from qwen_cuda.kv_cache_format import KVCacheFormat
 from qwen_cuda.operators import (
     HadamardArgs,
     KVCacheOut,
@@ -77,15 +78,27 @@ def truth(name: str, shape: Shape, of: Operands) -> Sequence[Tensor]:
     """The new token's codes as the contract has them, then attention in float64 over what all codes stand for."""
     form = reader.FORMATS[name]
     made = of | {cache: of[cache].clone() for cache in ("k_cache", "v_cache")}
-    q = torch.empty((shape.batch, shape.query_heads, shape.head_dim), dtype=shape.dtype, device=of["qkv"].device)
-    qkv, q_weight, k_weight, cos_sin, positions, slots = (of[one] for one in TOKEN)
-    REFERENCES["norm_rope_hadamard_quant_store"](
-        qkv.unflatten(1, (-1, shape.head_dim)), norm_weight=k_weight, eps=EPS, cos_sin=cos_sin, positions=positions,
-        hadamard_scale=TRANSFORM.scale, values=form.cast.values, group=form.cast.group, scale_format=form.cast.scales,
-        k_cache=made["k_cache"], v_cache=made["v_cache"], slot_mapping=slots, cache_layout=form.strides,
-        query_weight=q_weight, query_out=q,
-    )  # fmt: skip
+    write = REFERENCES["norm_rope_hadamard_quant_store"]
+    q = write_token(write, made, form, TRANSFORM.scale, shape.query_heads)
     return reader.truth(name, shape, made | {"q": q})
+
+
+def write_token(
+    write: Callable[..., object], of: Operands, form: KVCacheFormat, hadamard_scale: float, query_heads: int
+) -> Tensor:
+    """The new tokens' keys and values into the caches of `of`. → turned q, `[b, Hq, 128]`.
+
+    `write` is `norm_rope_hadamard_quant_store` as it is registered, or its reference.
+    """
+    qkv, q_weight, k_weight, cos_sin, positions, slots = (of[one] for one in TOKEN)
+    x, cast = qkv.unflatten(1, (-1, 128)), form.cast
+    q = x.new_empty(len(x), query_heads, 128)
+    write(
+        x, norm_weight=k_weight, eps=EPS, cos_sin=cos_sin, positions=positions, hadamard_scale=hadamard_scale,
+        values=cast.values, group=cast.group, scale_format=cast.scales, k_cache=of["k_cache"], v_cache=of["v_cache"],
+        slot_mapping=slots, cache_layout=list(form.strides), query_weight=q_weight, query_out=q,
+    )  # fmt: skip
+    return q
 
 
 def named(name: str, shape: Shape, of: Operands) -> dict[str, Any]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from chapters.ch04_paged_kv.cache_write_runs import EPS, table
+from chapters.ch04_paged_kv.cache_write_runs import EPS
 from chapters.ch05_grouped_attention.paged_cases import Heads, assert_within
-from chapters.ch06_split_attention.fused_cases import FAR, MAX_POSITIONS, TOKEN, FusedCase, Result, fused_case
-from chapters.ch06_split_attention.split_cases import Cut, layout_of, used_workspace
+from chapters.ch06_split_attention import fused_cases as plain
+from chapters.ch06_split_attention.fused_cases import FusedCase, Result, fused_case
+from chapters.ch06_split_attention.split_cases import Cut, layout_of
 from chapters.ch10_quantized_kv.attention_cases import QuantizedCase, in_codes
+from chapters.ch10_quantized_kv.fused_candidates import write_token
 from qwen_cuda import loading
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat, Layout
 from qwen_cuda.testing.backends import Backend, poisoned_memory
@@ -73,22 +76,10 @@ def new_tokens(
 
 
 def operands(backend: Backend, some: NewTokens) -> dict[str, Guarded]:
-    fused, codes = some.fused, some.codes
-    values = {
-        "qkv": fused.qkv,
-        "q_weight": fused.weights[0],
-        "k_weight": fused.weights[1],
-        "cos_sin": table(FAR + MAX_POSITIONS)[FAR:],
-        "positions": fused.positions,
-        "slot_mapping": fused.slot_mapping,
-        "k_cache": codes.k_cache,
-        "v_cache": codes.v_cache,
-        "block_table": fused.stored.block_table,
-        "context_lens": fused.stored.context_lens,
-    }
-    gap = codes.block_padding
-    paddings = {"qkv": fused.qkv_padding, "block_table": 1, "k_cache": gap, "v_cache": gap}
-    return {name: backend.place(tensor, row_padding=paddings.get(name, 0)) for name, tensor in values.items()}
+    """Chapter 6's, with caches of codes."""
+    codes = some.codes
+    stored = some.fused.stored.with_(k_cache=codes.k_cache, v_cache=codes.v_cache)
+    return plain.operands(backend, some.fused.with_(stored=stored), cache_padding=codes.block_padding)
 
 
 def run(
@@ -102,21 +93,11 @@ def run(
 ) -> Result:
     """Runs the operator among guards."""
     stored, form = some.fused.stored, some.form
-    layout = layout_of(stored, cut[1])
-    workspace = workspace or backend.place(used_workspace(layout))
     with case(NAME, **{**stored.facts, "cut": cut, "merge": merge, "prefetch": prefetch}):
-        placed = operands(backend, some)
-        tensors = {name: buffer.tensor for name, buffer in placed.items()}
         kind = (form.heads, form.cast.values, form.cast.group, form.cast.scales, list(form.strides))
-        sizes = (EPS, stored.scale, some.heads.query_heads, *kind, *cut, workspace.tensor)
-        options = {"hadamard_scale": some.codes.hadamard_scale, "merge": merge, "prefetch": prefetch}
-        out: Tensor = backend.op(NAME)(*tensors.values(), *sizes, **options)
-        assert (out.dtype, out.is_contiguous()) == (some.heads.dtype, True)
-        for name, buffer in placed.items():
-            (buffer.check_guards if name in ("k_cache", "v_cache") else buffer.check_untouched)(name)
-        workspace.check_guards("workspace")
-        assert not layout.parts(workspace.tensor).arrived.any(), "the counters are not 0 again"
-    return Result(out, tensors["k_cache"], tensors["v_cache"])
+        sizes = (EPS, stored.scale, some.heads.query_heads, *kind, *cut)
+        call = partial(backend.op(NAME), hadamard_scale=some.codes.hadamard_scale, merge=merge, prefetch=prefetch)
+        return plain.among_guards(backend, some.fused, cut, operands(backend, some), sizes, call, workspace)
 
 
 def in_turn(backend: Backend, some: NewTokens, cut: Cut, *, numbers: bool = True) -> Result:
@@ -137,14 +118,8 @@ def in_turn(backend: Backend, some: NewTokens, cut: Cut, *, numbers: bool = True
             REFERENCES[name] if backend.name == "reference" else getattr(backend.namespace, name)
             for name in ("norm_rope_hadamard_quant_store", "paged_attention_quantized")
         )
-        qkv, q_weight, k_weight, cos_sin, positions, slots = (tensors[name] for name in TOKEN)
-        x = qkv.unflatten(1, (-1, 128))
-        q = x.new_empty(len(x), some.heads.query_heads, 128)
-        write(
-            x, norm_weight=k_weight, eps=EPS, cos_sin=cos_sin, positions=positions, hadamard_scale=transform,
-            values=cast.values, group=cast.group, scale_format=cast.scales, k_cache=caches[0], v_cache=caches[1],
-            slot_mapping=slots, cache_layout=strides, query_weight=q_weight, query_out=q,
-        )  # fmt: skip
+        of = tensors | {"k_cache": caches[0], "v_cache": caches[1]}
+        q = write_token(write, of, form, transform, some.heads.query_heads)
         kind = (form.heads, cast.values, cast.group, cast.scales, strides)
         out = attend(q, *caches, *where, stored.scale, *kind, *cut, workspace, hadamard_scale=transform)
     if numbers:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
 from qwen_cuda.operators import (
@@ -19,7 +18,7 @@ from qwen_cuda.operators import (
     store_kv,
 )
 from qwen_cuda.testing.backends import Backend
-from qwen_cuda.testing.guards import placed
+from qwen_cuda.testing.guards import placed_arguments
 from qwen_cuda.testing.references import oracle
 
 NAME = "paged_attention_quantized"
@@ -45,11 +44,6 @@ def good() -> dict[str, Any]:
         "workspace": attention_workspace(Q, 2, 3),
         "hadamard_scale": 0.1,
     }
-
-
-def on(device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
-    names = [name for name, value in given.items() if isinstance(value, Tensor)]
-    return given | dict(zip(names, placed([given[name] for name in names], device), strict=True))
 
 
 CACHE = good()["k_cache"]
@@ -83,7 +77,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_arguments_of_quantized_attention_are_refused(
     registered_backend: Backend, change: dict[str, Any], sentence: str
 ) -> None:
-    given = on(registered_backend.device, good() | change)
+    given = placed_arguments(good() | change, registered_backend.device)
     with pytest.raises(RuntimeError) as failure:
         getattr(registered_backend.namespace, NAME)(**given)
     assert str(failure.value).startswith(f"{NAME}: {sentence}"), str(failure.value)
@@ -91,7 +85,7 @@ def test_arguments_of_quantized_attention_are_refused(
 
 def test_a_workspace_of_quantized_attention_is_apart_from_the_caches(registered_backend: Backend) -> None:
     for name in ("k_cache", "v_cache"):
-        given = on(registered_backend.device, good())
+        given = placed_arguments(good(), registered_backend.device)
         given["workspace"] = given[name].view(-1)[: 4 * (4608 * 3 // 4)].view(torch.float32)
         with pytest.raises(RuntimeError, match=f"^{NAME}: workspace and {name} share memory; workspace is written"):
             getattr(registered_backend.namespace, NAME)(**given)
@@ -100,7 +94,7 @@ def test_a_workspace_of_quantized_attention_is_apart_from_the_caches(registered_
 def test_opcheck_of_quantized_attention(registered_backend: Backend) -> None:
     """PyTorch's own checks; and no sequence is no work."""
     operator = getattr(registered_backend.namespace, NAME)
-    given = on(registered_backend.device, good())
+    given = placed_arguments(good(), registered_backend.device)
     tests = ["test_schema", "test_faketensor", "test_autograd_registration"]
     torch.library.opcheck(operator.default, (), given, test_utils=tests)
     nobody = {name: given[name][:0] for name in ("q", "block_table", "context_lens")}

@@ -13,7 +13,7 @@ from qwen_cuda.attention_workspace import WorkspaceLayout
 from qwen_cuda.kv_cache_format import CastArgs, KVCacheFormat
 from qwen_cuda.operators import HadamardArgs, cos_sin_table, fused_decode_attention_quantized
 from qwen_cuda.testing.backends import Backend
-from qwen_cuda.testing.guards import placed
+from qwen_cuda.testing.guards import placed_arguments, shifted
 from qwen_cuda.testing.ulp import assert_same_bits
 
 NAME, BF16 = "fused_decode_attention_quantized", torch.bfloat16
@@ -55,19 +55,9 @@ def good(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
-def on(device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
-    names = [name for name, value in given.items() if isinstance(value, Tensor)]
-    return given | dict(zip(names, placed([given[name] for name in names], device), strict=True))
-
-
 def call(backend: Backend, given: dict[str, Any], **options: Any) -> Tensor:
-    out: Tensor = getattr(backend.namespace, NAME)(**on(backend.device, given), **options)
+    out: Tensor = getattr(backend.namespace, NAME)(**placed_arguments(given, backend.device), **options)
     return out
-
-
-def shifted(tensor: Tensor) -> Tensor:
-    """The same numbers, one element behind a 16-byte border."""
-    return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view(tensor.shape)
 
 
 GOOD = good()
@@ -182,7 +172,7 @@ def test_opcheck_of_fused_attention_over_codes(registered_backend: Backend) -> N
     """PyTorch's own checks: what is mutated, shapes of fakes, tracing; and no sequence is no work."""
     operator = getattr(registered_backend.namespace, NAME)
     for options in OPTIONS:
-        given = on(registered_backend.device, good()) | options
+        given = placed_arguments(good(), registered_backend.device) | options
         torch.library.opcheck(operator.default, (), given)
     rows = ("qkv", "positions", "slot_mapping", "block_table", "context_lens")
     assert operator(**(given | {name: given[name][:0] for name in rows})).shape == (0, HEADS, 128)
@@ -197,7 +187,7 @@ def test_compiled_fused_attention_over_codes_has_the_bits_of_eager_code(register
 
     results = []
     for function in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
-        given = on(registered_backend.device, good())
+        given = placed_arguments(good(), registered_backend.device)
         results.append((function(given), given["k_cache"], given["v_cache"]))
     for one, other in zip(*results, strict=True):
         assert_same_bits(one, other)
@@ -225,7 +215,7 @@ def public(given: dict[str, Any], form: KVCacheFormat, **options: Any) -> Tensor
 
 def test_public_fused_attention_over_codes_is_the_operator() -> None:
     for options in OPTIONS:
-        one, other = on(torch.device("cpu"), good()), on(torch.device("cpu"), good())
+        one, other = placed_arguments(good(), torch.device("cpu")), placed_arguments(good(), torch.device("cpu"))
         expected = getattr(torch.ops.qwen_cuda, NAME)(**one, **options)
         assert_same_bits(public(other, FORM, **options), expected)
         for name in ("k_cache", "v_cache"):

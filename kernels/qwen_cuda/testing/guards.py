@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,3 +132,14 @@ def placed(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
         return there.requires_grad_(like.requires_grad)
 
     return [view(tensor) for tensor in tensors]
+
+
+def placed_arguments(given: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """`given` with its tensors as `placed` has them."""
+    names = [name for name, value in given.items() if isinstance(value, Tensor)]
+    return given | dict(zip(names, placed([given[name] for name in names], device), strict=True))
+
+
+def shifted(tensor: Tensor) -> Tensor:
+    """The same numbers, one element behind a 16-byte border."""
+    return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view(tensor.shape)
