@@ -25,7 +25,7 @@ KERNEL = ROOT / "kernels" / "cuda" / "decode_linear.cu"
 
 # --8<-- [start:faults]
 FAULTS = {
-    "one meeting place": Fault(KERNEL, "turn ^= 1;", ""),
+    "one meeting place": Fault(KERNEL, "turn ^= 1;", "", header="row_turns.cuh"),
     "up is not normed": Fault(
         HERE / "steps" / "v1_warp_per_row.cu",
         "(warp_sum(up) * scale)",

@@ -1,4 +1,4 @@
-"""Plausible faults in kernels/cuda/decode_linear.cu and its headers, one at a time: the checks must notice all."""
+"""Plausible faults in decode_linear without Tensor Cores, one at a time: the checks notice all. And its choices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chapters.ch07_decode_gemv.decode_linear_checks import (
     DECODE_LINEAR_CHECKS,
     check_bits_do_not_depend_on_layout,
 )
-from chapters.ch07_decode_gemv.linear_cases import FP32, linear_case, run
+from chapters.ch07_decode_gemv.linear_cases import BF16, FP16, FP32, linear_case, run
 from qwen_cuda.building import Edit, build
 from qwen_cuda.loading import default_library
 from qwen_cuda.testing.backends import opened
@@ -23,6 +23,7 @@ SOURCE = "decode_linear"
 CHECKS = (*DECODE_LINEAR_CHECKS, check_bits_do_not_depend_on_layout)
 
 kernel = edit_of("decode_linear.cu")
+turns = edit_of("row_turns.cuh")
 sums = edit_of("row_sums.cuh")
 walk = edit_of("row_walk.cuh")
 operands = edit_of("linear_operands.cuh")
@@ -35,12 +36,12 @@ MUTANTS = (
     Mutant(
         "rows of W and of x exchanged",
         "A lane takes the sum of another.",
-        kernel("products[q * kBatch + b]", "products[b * kRows + q]"),
+        turns("products[q * kBatch + b]", "products[b * kRows + q]"),
     ),
     Mutant(
         "lanes without columns count",
         "They read the last ones once more.",
-        kernel("counts ? x.dot(rows[q]) : 0.0f", "x.dot(rows[q])"),
+        turns("counts ? x.dot(rows[q]) : 0.0f", "x.dot(rows[q])"),
     ),
     Mutant("last segment lost", "The whole ends one too early.", sums("s < count ?", "s < count - 1 ?")),
     Mutant(
@@ -48,17 +49,22 @@ MUTANTS = (
         "Sixteen rows add their segments from the last on, eight from the first.",
         sums("from[first + s][i]", "from[first + (kCount == 16 ? count - 1 - s : s)][i]"),
     ),
-    Mutant("no barrier", "Segments are added before they are there.", kernel("    __syncthreads();\n", ""), "checked"),
+    Mutant(
+        "no barrier",
+        "Segments are added before they are there.",
+        turns("    __syncthreads();\n", ""),
+        "checked",
+    ),
     Mutant(
         "one meeting place for all turns",
         "The next sums overwrite those that are being read.",
-        kernel("turn ^= 1;", ""),
+        turns("turn ^= 1;", ""),
         "checked",
     ),
     Mutant(
         "groups meet in one place",
         "The segments of all groups of a block overwrite each other.",
-        kernel("here.products[threadIdx.y * parts + part]", "here.products[part]"),
+        turns("here.products[threadIdx.y * parts + part]", "here.products[part]"),
         "checked",
     ),
     Mutant(
@@ -75,17 +81,17 @@ MUTANTS = (
     Mutant(
         "squares of the last turn",
         "Those of the segments before are lost.",
-        kernel("here.add(sum.squares,", "here.add(0.0f,"),
+        turns("here.add(sum.squares,", "here.add(0.0f,"),
     ),
     Mutant(
         "squares of another row",
         "A lane takes those of a neighbour in the batch.",
-        kernel("0, count, lane % kBatch)", "0, count, lane / kRows)"),
+        turns("0, count, lane % kBatch)", "0, count, lane / kRows)"),
     ),
     Mutant(
         "gain of the first segment",
         "It is not read again for the next.",
-        kernel("    read_gain();\n    load_rows", "    load_rows"),
+        turns("    read_gain();\n    load_rows", "    load_rows"),
     ),
     Mutant(
         "missing eps",
@@ -93,7 +99,7 @@ MUTANTS = (
         operands("fmaf(squares, mean_factor, eps)", "squares * mean_factor"),
     ),
     # After the sum.
-    Mutant("up of the row before", "Its lane is one nearer.", kernel("value, kSums / 2)", "value, kSums / 2 - 1)")),
+    Mutant("up of the row before", "Its lane is one nearer.", turns("value, kSums / 2)", "value, kSums / 2 - 1)")),
     Mutant(
         "overflow kept",
         "The formula as it stands gives 0 or NaN for large gates.",
@@ -102,24 +108,27 @@ MUTANTS = (
     Mutant(
         "residual scaled",
         "It goes through the norm.",
-        kernel(VALUE, "(sum.product + (adds ? a.residual_of(residual) : 0.0f)) * scale"),
+        turns(VALUE, "(sum.product + (adds ? a.residual_of(residual) : 0.0f)) * scale"),
     ),
     Mutant(
         "rounds twice",
         "The product is rounded before the residual is added.",
-        kernel(VALUE, VALUE.replace("fmaf(sum.product, scale, ", "to_float(from_float<W>(sum.product * scale)) + (")),
+        turns(VALUE, VALUE.replace("fmaf(sum.product, scale, ", "to_float(from_float<W>(sum.product * scale)) + (")),
     ),
     # Where things lie.
     Mutant("x without gaps", "Its rows are looked for at k.", operands("x + i * x_stride", "x + i * k")),
     Mutant(
         "rows of x beyond the last",
         "A batch of 3 reads a fourth row.",
-        kernel("min(first + b + c, a.batch - 1)", "(first + b + c)"),
+        turns("min(first + b + c, a.batch - 1)", "(first + b + c)"),
         "checked",
     ),
     Mutant("rows of W beyond the last", "They are read.", sums("min(r, last)", "r"), "checked"),
     Mutant(
-        "columns of out beyond the last", "They are written.", kernel("to < a.columns && !is_up", "!is_up"), "checked"
+        "columns of out beyond the last",
+        "They are written.",
+        turns("to < a.columns && !is_up", "!is_up"),
+        "checked",
     ),
     Mutant(
         "16-byte loads at any address",
@@ -154,12 +163,13 @@ MUTANTS = (
 
 # Not faults: how the kernel could share out its work. No sum knows of it.
 CHOICES: dict[str, tuple[Edit, ...]] = {
-    "always from group to group": kernel("kWaves = 1;", "kWaves = 0;"),
     "blocks for all groups": kernel("kWaves = 1;", "kWaves = 10000;"),
     "small blocks": (
-        *kernel("kRows > 8 ? 12 : 16;", "kRows > 8 ? 5 : 7;"),
-        *kernel("kTurnWarps = 8", "kTurnWarps = 4"),
+        *kernel("kRows > 8 ? 12 : 16;", "kRows > 8 ? 9 : 10;"),
+        *turns("kTurnWarps = 8", "kTurnWarps = 4"),
     ),
+    "16 rows a warp": kernel("busiest(a, 16) <= busiest(a, 8)", "true"),
+    "8 rows a warp": kernel("busiest(a, 16) <= busiest(a, 8)", "false"),
     "always a walk": kernel("groups_of(a, kWalkRows) < walkers", "false"),
 }
 
@@ -174,7 +184,12 @@ def test_decode_linear_has_the_same_bits_whatever_it_chooses(choice: str) -> Non
     plain = replace(default_library(SOURCE, "sim"), quick=True)
     other = replace(plain, edits=CHOICES[choice])
     build(plain, other)
-    cases = [linear_case(1, n, k, out_dtype=FP32, **around) for n, k in ((50, 2304), (6, 4360)) for around in AROUND]
+    cases = [
+        linear_case(1, n, k, dtype=dtype, out_dtype=FP32, **around)
+        for n, k in ((30, 2304), (6, 4360))
+        for dtype in (BF16, FP16)
+        for around in AROUND
+    ]
     with opened("sim", plain) as backend:
         expected = [run(backend, some) for some in cases]
     with opened("sim", other) as backend:

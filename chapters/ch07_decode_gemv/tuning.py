@@ -28,14 +28,22 @@ KERNEL = "decode_linear.cu"
 BATCHES = (4, 8)
 
 
-GAIN = "  read_gain();\n"
-WAVES, ROWS_16 = "kWaves = 16;", "busiest(a, 16, sms) <= busiest(a, 8, sms)"
+WAVES, ROWS_16 = "kWaves = 16;", "busiest(a, 16) <= busiest(a, 8)"
 WALK = "kWalkRows = 2, kWalkSegments = 4;"
+TRIGGER = "  grid_dependency_trigger();\n"
 WAIT = "  grid_dependency_wait();  // before it nothing is read that a kernel may have written\n"
 
 
 def kernel(*pairs: tuple[str, str]) -> tuple[Edit, ...]:
     return tuple(Edit(KERNEL, old, new) for old, new in pairs)
+
+
+def tiles(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("tile_rows.cuh", old, new),)
+
+
+def turns(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("row_turns.cuh", old, new),)
 
 
 def walk(old: str, new: str) -> tuple[Edit, ...]:
@@ -47,14 +55,27 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "16 rows a warp, always": kernel((ROWS_16, "true")),
     "8 rows a warp, always": kernel((ROWS_16, "false")),
     "registers as the compiler likes": kernel(
-        ("kRows > 8 ? 20 : 16)", "kRows > 8 ? 12 : 16)"), ("kRows > 8 ? 1 : 2)", "1)")
+        ("(kRows > 8 ? 20 : 16)", "(kRows > 8 ? 12 : 16)"), ("kRows > 8 || !kOne ? 1 : 2", "1")
     ),
     "one wave of blocks before a walk": kernel((WAVES, "kWaves = 1;")),
-    "a walk or turns, always": kernel((WAVES, "kWaves = 0;")),
-    "blocks for all groups, never a walk": kernel((WAVES, "kWaves = 10000;")),
-    "8 rows a warp, always, and never a walk": kernel((WAVES, "kWaves = 10000;"), (ROWS_16, "false")),
-    "turns: blocks of 4 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 4")),
-    "turns: blocks of 16 warps": kernel(("kTurnWarps = 8", "kTurnWarps = 16")),
+    # How many bytes are on their way.
+    "half a line of each row at a time": tiles("kLine = 2;", "kLine = 1;"),
+    "two lines at a time": tiles("kLine = 2;", "kLine = 4;"),
+    "all lines at once": tiles("kLine = 2;", "kLine = 8;"),
+    "half lines come alone": tiles("no_allocate.L2::128B.v4", "no_allocate.v4"),
+    # When the next kernel may come in.
+    "the next kernel may start when the weights are here": kernel((TRIGGER, ""), (WAIT, WAIT + TRIGGER)),
+    "the next kernel may start when all weights are asked for": kernel((TRIGGER, ""), (WAIT, TRIGGER + WAIT)),
+    # Single ideas, undone.
+    "without Tensor Cores": kernel(("ComputeCapabilityMajor) >= 8", "ComputeCapabilityMajor) >= 99")),
+    "x always in three parts": kernel(("a.wide_out ? launch_tiles<3, kNorm>", "true ? launch_tiles<3, kNorm>")),
+    "one sum in place of two": tiles("sums[h][j % 2]", "sums[h][0]"),
+    "exact exponential and division": (
+        Edit("linear_operands.cuh", "if (wide_out) {\n      const float power", "{\n      const float power"),
+    ),
+    # Without Tensor Cores: long rows.
+    "turns: blocks of 4 warps": turns("kTurnWarps = 8", "kTurnWarps = 4"),
+    "turns: blocks of 16 warps": turns("kTurnWarps = 8", "kTurnWarps = 16"),
     # The walk: the head.
     "turns, never a walk": kernel(("groups_of(a, kWalkRows) < walkers", "true")),
     "walk: 4 rows, 2 segments of each": walk(WALK, "kWalkRows = 4, kWalkSegments = 2;"),
@@ -64,20 +85,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "walk: blocks of 4 warps": walk("kWalkWarps = 8, kWalkBlocks = 2;", "kWalkWarps = 4, kWalkBlocks = 4;"),
     "walk: blocks of 16 warps": walk("kWalkWarps = 8, kWalkBlocks = 2;", "kWalkWarps = 16, kWalkBlocks = 1;"),
-    # Single ideas, undone.
-    "weights through the first-level cache": (
+    "walk: weights through the first-level cache": (
         Edit("cuda_platform.cuh", "ld.global.L1::no_allocate.v4.u32", "ld.global.v4.u32"),
-    ),
-    "the gain after the wait": kernel((GAIN + WAIT, WAIT + GAIN)),
-    "the next kernel may start when this one's weights are here": kernel(
-        ("  grid_dependency_trigger();", "  "),
-        ("  LaneInput x;\n", "  grid_dependency_trigger();\n  LaneInput x;\n"),
-    ),
-    "bf16 numbers converted by CUDA's function": (
-        Edit("lane_columns.cuh", "std::is_same_v<T, __nv_bfloat16>", "false"),
-    ),
-    "exact exponential and division": (
-        Edit("linear_operands.cuh", "if (wide_out) {\n      const float power", "{\n      const float power"),
     ),
 }
 

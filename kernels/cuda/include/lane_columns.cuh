@@ -69,7 +69,7 @@ struct LaneInput {
     for (int i = 0; i < kLaneColumns; ++i) {
       const float value = x.number(i);
       if constexpr (kNorm) squares = fmaf(value, value, squares);
-      values[i] = kNorm ? value * gain.number(i) : value;
+      values[i] = kNorm ? __fmul_rn(value, gain.number(i)) : value;  // rounded, whatever it is cut into
     }
     return squares;
   }
