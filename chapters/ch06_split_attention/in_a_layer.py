@@ -1,10 +1,12 @@
-"""What attention adds to a decoder layer: 28 layers of linear products in one CUDA graph, with attention and without.
+"""What attention adds to a decoder layer, and the plans of fused attention for one sequence that follow from it.
 
     python -m chapters.ch06_split_attention.in_a_layer [--device cuda] [--output FILE] [--quick]
 
-Alone in a graph a kernel that reads ahead meets only its like. Here its neighbours are the products of a layer of
-Qwen3-0.6B, by `decode_linear`, each waiting for the one before; without attention O reads what QKV wrote. A case's time
-is that of one layer, and attention's share the difference of two medians. All ways to attend must agree.
+28 layers of linear products in one CUDA graph, with attention and without. Alone in a graph a kernel that reads ahead
+meets only its like. Here its neighbours are the products of a layer of Qwen3-0.6B, by `decode_linear`, each waiting for
+the one before; without attention O reads what QKV wrote. A case's time is that of one layer, and attention's share the
+difference of two medians. All ways to attend must agree. The fastest of each context goes into `dispatch.json`, unless
+the run is a quick one.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from torch import Tensor
 
 from chapters.ch05_grouped_attention.candidates import BLOCK_SIZE, Shape
 from chapters.ch06_split_attention.candidates import layout
-from chapters.ch06_split_attention.dispatch import Plan
+from chapters.ch06_split_attention.dispatch import Merge, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.fused_candidates import EPS, THETA
+from chapters.ch06_split_attention.plan_table import CONTEXTS
+from chapters.ch06_split_attention.targets import FUSED_OP
 from qwen_cuda.benchmarking import Report, arguments, results_path
 from qwen_cuda.benchmarking.graphs import graph_timing
 from qwen_cuda.benchmarking.report import Case
@@ -29,7 +33,6 @@ from qwen_cuda.loading import load_operators
 from qwen_cuda.operators import cos_sin_table
 
 RESULTS, OP, LAYERS = "ch06_in_a_layer", "decoder_layer", 28
-CONTEXTS = (128, 1024, 8192)
 TARGETS_US = {128: 2.7, 1024: 4.0, 8192: 11.5}
 WEIGHTS = {"qkv": (4096, 1024), "o": (1024, 2048), "gate_up": (6144, 1024), "down": (1024, 3072)}
 Attend = Callable[[int, Tensor], Tensor]  # layer, qkv -> [1, 2048]
@@ -76,7 +79,7 @@ class Layers:
         """One row of QKV in each layer's context. → `[LAYERS, 2048]`."""
         return torch.cat([attend(layer, self.qkv) for layer in range(LAYERS)])
 
-    def fused(self, plan: Plan, merge: str, prefetch: bool) -> Attend:
+    def fused(self, plan: Plan, merge: Merge, prefetch: bool) -> Attend:
         workspace = layout(self.shape, plan).new(self.device)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
@@ -102,7 +105,7 @@ class Layers:
         return attend
 
 
-def plans(context: int) -> Iterator[tuple[Plan, str]]:
+def plans(context: int) -> Iterator[tuple[Plan, Merge]]:
     """What is tried: one partition, clusters, and a block for each SM merged by the last."""
     if context <= 1024:
         yield Plan(128, 1), "auto"
@@ -111,6 +114,10 @@ def plans(context: int) -> Iterator[tuple[Plan, str]]:
         if count * 16 <= context:
             yield Plan(min(size, 128), count), "cluster"
             yield Plan(min(size, 128), count), "last_block"
+
+
+def name_of(plan: Plan, merge: Merge) -> str:
+    return f"{plan.partitions} × {plan.partition_size}, {merge}"
 
 
 def check(layers: Layers, plan: Plan, name: str, attend: Attend) -> None:
@@ -131,7 +138,7 @@ def measure(report: Report, layers: Layers, context: int) -> None:
     layers.reach(context)
     ways: dict[str, Attend | None] = {"without attention": None}
     for plan, merge in plans(context):
-        name = f"{plan.partitions} × {plan.partition_size}, {merge}"
+        name = name_of(plan, merge)
         ways[name] = attend = layers.fused(plan, merge, True)
         check(layers, plan, name, attend)
     plan = max((plan for plan, _ in plans(context)), key=lambda one: one.partitions)
@@ -160,6 +167,13 @@ def marginal_us(results: dict[str, object], context: int) -> tuple[str, float] |
     return name, times[name] - base
 
 
+def best(report: Report, context: int, kv_heads: int) -> Row:
+    """Of the plans that were timed in a layer the fastest."""
+    times = {c.variant: c.us.median for c in report.cases if c.shape["context"] == context and c.us}
+    plan, merge = min(plans(context), key=lambda one: times[name_of(*one)])
+    return Row(kv_heads, context, plan.partition_size, plan.partitions, FUSED_OP, merge)
+
+
 def main(argv: list[str] | None = None) -> int:
     options = arguments(__doc__.partition("\n")[0], argv)
     if options.device.type != "cuda":
@@ -171,10 +185,13 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     report = Report(RESULTS, options.device, options.quick)
+    rows: list[Row] = []
     with torch.inference_mode():
         layers = Layers(options.device)
         for context in CONTEXTS[:1] if options.quick else CONTEXTS:
             measure(report, layers, context)
+            if not options.quick:
+                rows.append(best(report, context, layers.shape.kv_heads))
     report.print()
     for context, target in TARGETS_US.items():
         if found := marginal_us(report.to_dict(), context):
@@ -182,6 +199,8 @@ def main(argv: list[str] | None = None) -> int:
     if path := results_path(report, options.output):
         report.save(path)
         print(f"wrote {path}")
+    if rows:
+        write_table(architecture(options.device), rows)
     return 0
 
 

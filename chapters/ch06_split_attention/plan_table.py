@@ -4,7 +4,7 @@
 
 A run replaces the table's rows of this GPU's architecture and these batches (by default all) by the fastest plans, for
 paged attention and for fused decode attention; a quick one replaces nothing. Each plan is held against float64 before
-it is timed.
+it is timed. Rows of fused attention for one sequence are `in_a_layer`'s, which times them among their neighbours.
 """
 
 from __future__ import annotations
@@ -137,7 +137,12 @@ def tabulate(results: str, description: str, argv: list[str] | None, operators: 
         report.save(path)
         print(f"wrote {path}")
     if not options.quick:
-        rows = [best(report, op, operators[op], shape, sms) for op, those in measured.items() for shape in those]
+        rows = [
+            best(report, op, operators[op], shape, sms)
+            for op, those in measured.items()
+            for shape in those
+            if (op, shape.batch) != (fused.OP, 1)
+        ]
         write_table(architecture(options.device), rows)
     return 0
 

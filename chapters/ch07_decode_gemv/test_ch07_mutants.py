@@ -168,8 +168,8 @@ CHOICES: dict[str, tuple[Edit, ...]] = {
         *kernel("kRows > 8 ? 12 : 16;", "kRows > 8 ? 9 : 10;"),
         *turns("kTurnWarps = 8", "kTurnWarps = 4"),
     ),
-    "16 rows a warp": kernel("busiest(a, 16) <= busiest(a, 8)", "true"),
-    "8 rows a warp": kernel("busiest(a, 16) <= busiest(a, 8)", "false"),
+    "16 rows a warp": kernel("} else if (wide) {", "} else if (segments <= kMostWarps<16>) {"),
+    "8 rows a warp": kernel("} else if (wide) {", "} else if (false) {"),
     "always a walk": kernel("groups_of(a, kWalkRows) < walkers", "false"),
 }
 

@@ -28,7 +28,7 @@ KERNEL = "decode_linear.cu"
 BATCHES = (4, 8)
 
 
-WAVES, ROWS_16 = "kWaves = 16;", "busiest(a, 16) <= busiest(a, 8)"
+WAVES, ROWS_16 = "kWaves = 16;", "} else if (wide) {"
 WALK = "kWalkRows = 2, kWalkSegments = 4;"
 TRIGGER = "  grid_dependency_trigger();\n"
 WAIT = "  grid_dependency_wait();  // before it nothing is read that a kernel may have written\n"
@@ -52,8 +52,8 @@ def walk(old: str, new: str) -> tuple[Edit, ...]:
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     # How the work of a layer is shared out.
-    "16 rows a warp, always": kernel((ROWS_16, "true")),
-    "8 rows a warp, always": kernel((ROWS_16, "false")),
+    "16 rows a warp, always": kernel((ROWS_16, ROWS_16.replace("wide", "segments <= kMostWarps<16>"))),
+    "8 rows a warp, always": kernel((ROWS_16, ROWS_16.replace("wide", "false"))),
     "registers as the compiler likes": kernel(
         ("(kRows > 8 ? 20 : 16)", "(kRows > 8 ? 12 : 16)"), ("kRows > 8 || !kOne ? 1 : 2", "1")
     ),

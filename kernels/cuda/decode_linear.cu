@@ -166,11 +166,14 @@ bool launch_tiles(const LinearOperands<W, X>& a, cudaStream_t stream) {
   const size_t largest = size_t(segments * kMostRows) * TileInput<kCut, W>::kRowBytes;
   if (!tensor_cores_take_bf16() || largest + kStaticBytes > size_t(most_shared_bytes())) return false;
   if (groups_of(a, 8) > 2 * kWaves * multiprocessors() * most) return false;
+  // More rows a warp where they come out even; and where blocks come one after the other, for more bytes on their way.
+  const bool wide = segments <= kMostWarps<16> && (busiest(a, 16) <= busiest(a, 8) ||
+                                                   groups_of(a, 16) > multiprocessors() * (kMostWarps<16> / segments));
   if (!is_aligned(a)) {
     launch_rows<8, false, kCut, kNorm, false>(a, stream);
   } else if (a.batch > 1) {
     launch_rows<8, false, kCut, kNorm, true>(a, stream);
-  } else if (segments <= kMostWarps<16> && busiest(a, 16) <= busiest(a, 8)) {
+  } else if (wide) {
     launch_rows<16, true, kCut, kNorm, true>(a, stream);
   } else {
     launch_rows<8, true, kCut, kNorm, true>(a, stream);

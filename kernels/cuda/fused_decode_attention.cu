@@ -22,14 +22,25 @@ namespace {
 
 using qwen::Merge;
 
+// Registers of a thread. With 160 a block fits beside one of QKV, whose 256 threads have 96 (decode_linear.cu):
+// together they fill an SM. Then blocks begin, and ask for keys and values, while QKV is still at work. Few blocks had
+// better not, for the SMs that have one make all others wait: they take 8 more.
+template <class Lanes, bool kBeside>
+constexpr int kRegisters = Lanes::kGroup > 2 ? 255 : (kBeside ? 160 : 168);
+
+template <class Lanes>
+bool is_beside(int64_t blocks) {
+  return Lanes::kGroup <= 2 && 3 * blocks > multiprocessors();
+}
+
 // --8<-- [start:kernel]
-template <class T, class Lanes>
-__global__ void __launch_bounds__(kAttentionThreads) attend_new_token(qwen::QkNormRopeCacheWrite t,
-                                                                      AttentionOperands<T> a,
-                                                                      qwen::Partials partials,
-                                                                      int partition_size,
-                                                                      Merge merge,
-                                                                      bool prefetch) {
+template <class T, class Lanes, bool kBeside>
+__global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen::QkNormRopeCacheWrite t,
+                                                                           AttentionOperands<T> a,
+                                                                           qwen::Partials partials,
+                                                                           int partition_size,
+                                                                           Merge merge,
+                                                                           bool prefetch) {
   __shared__ WarpPartials<Lanes> shared;
   __shared__ ClusterInbox<Lanes> inbox;
   __shared__ NewHead<T> fresh_head;
@@ -88,8 +99,11 @@ void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStr
   dispatch_attention(a, [&](auto operands, auto lanes) {
     using Lanes = decltype(lanes);
     if constexpr (Lanes::kHeadDim == kHeadDim) {
-      const auto kernel = attend_new_token<typename decltype(operands)::Number, Lanes>;
+      using Number = typename decltype(operands)::Number;
       const int64_t partitions = args.split.partials.partitions;
+      const auto kernel = is_beside<Lanes>(partitions * a.kv_heads * a.batch)
+                              ? attend_new_token<Number, Lanes, Lanes::kGroup <= 2>
+                              : attend_new_token<Number, Lanes, false>;
       const Merge merge = merge_for(args.split.merge, kernel, partitions);
       const dim3 grid(unsigned(partitions), unsigned(a.kv_heads), unsigned(a.batch));
       launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads), 0,
