@@ -8,7 +8,7 @@ residual. Peers have the same numbers in the model's dtype, as `x_narrow` and `r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,7 @@ from torch.nn.functional import linear
 
 from qwen3_ref import functional
 from qwen_cuda.benchmarking import Operands, Variant, Work
-from qwen_cuda.benchmarking.tuning import WITHOUT_PDL
-from qwen_cuda.benchmarking.tuning import variants as edited
-from qwen_cuda.building import Library
+from qwen_cuda.building import Edit, Library
 from qwen_cuda.loading import default_library, using
 from qwen_cuda.testing.ulp import ulp
 
@@ -146,8 +144,9 @@ def step_libraries() -> list[Library]:
 
 
 def without_pdl() -> Library:
-    """Our kernel, launched without programmatic dependent launch."""
-    return edited(default_library("decode_linear", "cuda"), {})[WITHOUT_PDL]
+    """Our kernels, launched without programmatic dependent launch."""
+    plain, files = default_library("decode_linear", "cuda"), ("decode_linear.cu", "row_turns.cuh", "row_walk.cuh")
+    return replace(plain, edits=tuple(Edit(file, "options.dependent = true;", "") for file in files))
 
 
 def peers(layer: Layer) -> Iterator[Variant]:

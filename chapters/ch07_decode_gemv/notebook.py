@@ -14,9 +14,9 @@
 # # Lab 7: a matrix, and one row
 #
 # The [lesson](README.md) multiplies a few rows by a large matrix, with the norm before and SiLU or a sum behind. Here
-# we look at what each version asks of memory, at the butterfly that adds sixteen sums at once, at the order of
-# additions, and at two bugs. Nothing needs a GPU; where there is one, the last section times the kernels there. The
-# whole lab takes well under a minute on two CPU cores.
+# we look at what each version asks of memory, at how a row becomes a tile of a tensor core, at the order of additions,
+# and at two bugs. Nothing needs a GPU; where there is one, the last section times the kernels there. The whole lab
+# takes well under a minute on two CPU cores.
 
 # %%
 import json
@@ -34,7 +34,6 @@ import matplotlib.pyplot as plt
 import torch
 from IPython.display import HTML, Markdown, display
 from matplotlib_inline.backend_inline import set_matplotlib_formats
-from torch import Tensor
 
 from chapters.ch07_decode_gemv import candidates
 from chapters.ch07_decode_gemv.candidates import LAYERS
@@ -117,7 +116,7 @@ for step in ("v1", "engine"):
 #
 # By hand, for each row of 1,024 weights: v1 needs 32 requests for weights and as many for x. With 16 bytes a lane, 4
 # for weights. v2 reads x for four rows at once: 4 requests for 4 rows. The engine's warp has 256 columns of 16 rows:
-# 4 warps read x once each, for 16 rows.
+# 4 warps read x once each, for all 16 rows of the block.
 
 # %%
 # Requests for weights and for x, for each row of W: by hand (outlined) and traced (filled).
@@ -140,55 +139,47 @@ plt.show()
 # ## A warp, step by step
 
 # %%
-# A warp of the engine: sixteen requests for weights, one for x, sixteen shuffles, the barrier.
+# A warp of the engine: sixteen requests for weights, one for x, a barrier, its tiles, and another barrier.
 display(HTML(TRACES["engine"].timeline(block=0, warp=0).svg()))
 
 # %% [markdown]
-# ## Sixteen sums at once
+# ## A row becomes a tile
 #
-# In each of the first steps a lane keeps half of its sums and gives the other half away. We do it with numbers, and
-# hold the bits against sixteen butterflies one by one.
-
+# `mma.m16n8k16` adds `a: [16, 16]` times `b: [16, 8]` to `d: [16, 8]`. A lane that loads 16 bytes has eight neighbours
+# of one row, four words. Words 0 and 2 become row g of a, words 1 and 3 row g + 8; so x becomes two columns of b. What
+# is wanted lies in rows 0 to 7 of the first column and in rows 8 to 15 of the second.
 
 # %%
-# Sums a lane has before each step, and shuffles: 16 in all instead of 80, and the same bits.
-def one_by_one(values: Tensor) -> Tensor:
-    """`values: [32 lanes, sums]` → `[sums]`: five steps for each sum."""
-    lanes = torch.arange(32)
-    for distance in (16, 8, 4, 2, 1):
-        values = values + values[lanes ^ distance]
-    return values[0]
-
-
-def halving(values: Tensor) -> tuple[Tensor, list[int]]:
-    """The same by giving half away; also the shuffles of each step."""
-    lanes, shuffles = torch.arange(32), []
-    for distance in (16, 8, 4, 2, 1):
-        half = max(1, values.shape[1] // 2)
-        upper = ((lanes & distance) > 0)[:, None]
-        if values.shape[1] == 1:
-            values = values + values[lanes ^ distance]
-        else:
-            kept = torch.where(upper, values[:, half:], values[:, :half])
-            given_away = torch.where(upper, values[:, :half], values[:, half:])
-            values = kept + given_away[lanes ^ distance]
-        shuffles.append(half)
-    return values[::2, 0], shuffles
-
-
-sums = torch.randn(32, 16, generator=torch.Generator().manual_seed(4))
-together, shuffles = halving(sums)
-assert torch.equal(together, one_by_one(sums))
-fig, ax = plt.subplots(figsize=(7.2, 2.2))
-steps = ["16", "8", "4", "2", "1"]
-ax.bar(steps, [16] * 5, color=W, alpha=0.25)
-ax.bar(steps, shuffles, color=ACC, alpha=0.85)
-for place, count in enumerate(shuffles):
-    ax.text(place, count + 0.4, str(count), ha="center", color=ACC, fontsize=9)
-ax.text(4.6, 15.8, "one by one: 80", color=W, va="top")
-ax.text(4.6, 3, f"halving: {sum(shuffles)}", color=ACC, va="top")
-ax.set(xlabel="distance between lanes", ylabel="shuffles", xlim=(-0.6, 6.2))
+# d of one tile, as sizes of its numbers. Outlined: what is added up; the pair of each row is its product with x.
+eight_rows, columns = torch.randn(8, 32, generator=torch.Generator().manual_seed(4)), torch.randn(32)
+a, b = torch.zeros(16, 16), torch.zeros(16, 8)
+for t in range(4):  # the lanes that share a row
+    low, high = slice(2 * t, 2 * t + 2), slice(2 * t + 8, 2 * t + 10)
+    words = eight_rows[:, 8 * t : 8 * t + 8].view(8, 4, 2)
+    a[:8, low], a[8:, low], a[:8, high], a[8:, high] = words.unbind(1)
+    b[low, 0], b[low, 1], b[high, 0], b[high, 1] = columns[8 * t : 8 * t + 8].view(4, 2)
+d = a @ b
+product = d[:8, 0] + d[8:, 1]
+torch.testing.assert_close(product, eight_rows @ columns)
+fig, ax = plt.subplots(figsize=(7.2, 3))
+ax.imshow(d.abs(), cmap="Greys", aspect="auto")
+for row in range(16):
+    ax.add_patch(plt.Rectangle((row // 8 - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=ACC, lw=1.5))
+ax.set(xlabel="column: 0 and 1 are x, the others wait for its other parts", ylabel="row", xticks=range(8))
 plt.show()
+
+# %% [markdown]
+# The other columns hold what bf16 cuts off. Two parts of x keep 16 bits, three keep all 24.
+
+# %%
+# What is left of x after one, two and three parts, relative to x: the largest of 10,000 numbers, in bits.
+wide = torch.randn(10_000, generator=torch.Generator().manual_seed(8))
+rest, kept = wide.double(), []
+for _ in range(3):
+    rest = rest - rest.bfloat16().double()
+    kept.append(float((rest.abs() / wide.abs()).max()))
+print(", ".join(f"2^{torch.tensor(k).log2():.1f}" if k else "nothing" for k in kept))
+assert all(k <= bound for k, bound in zip(kept, (2.0**-8, 2.0**-16, 0), strict=True))
 
 # %% [markdown]
 # ## One order

@@ -31,7 +31,7 @@ def plots(results: Results) -> dict[str, str]:
 
 def counted() -> dict[str, str]:
     """File name → SVG of what follows from definitions alone."""
-    return {"mapping.svg": _mapping(), "chain.svg": _chain()}
+    return {"mapping.svg": _mapping(), "chain.svg": _chain(), "queue.svg": _queue()}
 
 
 def apart(root: Path) -> dict[str, str]:
@@ -94,14 +94,18 @@ def _mapping() -> str:
         for row in range(8):
             ax.add_patch(Rectangle((left, row * 0.13), wide, 0.1, facecolor=W, alpha=0.55, lw=0))
         ax.text(left + wide / 2, -0.12, f"warp {s}", ha="center", va="bottom", fontsize=9, color=OTHER)
-        ax.add_patch(Rectangle((left + wide * 0.3, -0.03), wide * 0.05, 1.08, facecolor=V, alpha=0.9, lw=0))
+        for pack in range(8):
+            for row in (2, 6):
+                at = left + wide * (pack + 0.25) / 8
+                ax.add_patch(Rectangle((at, row * 0.13), wide / 32, 0.1, facecolor=V, lw=0))
         _arrow(ax, (left + wide / 2, 1.15), (left + wide / 2, 1.75), ACC)
         ax.add_patch(Rectangle((left + 0.2, 1.8), wide - 0.4, 0.22, facecolor=ACC, alpha=0.25, edgecolor=ACC, lw=1))
         ax.text(left + wide / 2, 1.91, "16 sums", ha="center", va="center", fontsize=9, color=ACC)
         _arrow(ax, (left + wide / 2, 2.07), (segments * (wide + 0.08) / 2, 2.75), W)
     right = segments * (wide + 0.08) + 0.05
-    ax.text(right, 0.5, "a lane: 8 columns\nof each row,\n16 loads of 16 bytes", fontsize=9, va="center", color=V)
-    ax.text(right, 1.45, "butterfly over 32 lanes", fontsize=9, va="center", color=ACC)
+    lane = "a lane: every fourth\npack of rows g and g + 8,\n16 loads of 16 bytes"
+    ax.text(right, 0.5, lane, fontsize=9, va="center", color=V)
+    ax.text(right, 1.45, "Tensor Cores: 16 tiles", fontsize=9, va="center", color=ACC)
     ax.text(right, 2.4, "shared memory", fontsize=9, va="center")
     ax.add_patch(Rectangle((segments * (wide + 0.08) / 2 - 2.1, 2.8), 4.2, 0.3, fill=False, edgecolor=V, lw=1.2))
     middle = segments * (wide + 0.08) / 2
@@ -136,6 +140,31 @@ def _chain() -> str:
                 ax.plot([ready, ready], [i, i + 1.62], color=ACC, lw=1, ls=":")
         ax.text(ready + 0.1, 2.31, "x, sums, result", color=ACC, va="center", fontsize=9)
         ax.set(xlim=(-0.1, 10.2), ylim=(2.75, -0.25), yticks=[], xticks=[])
+        ax.set_title(title, fontsize=10, loc="left")
+        ax.spines[["left", "bottom"]].set_visible(False)
+    return svg(fig)
+
+
+def _queue() -> str:
+    """The queue of memory when a kernel asks for x: behind all weights of the next kernel, and behind a few of them."""
+    fig, whole = drawing(height=2.6)
+    whole.remove()
+    ways = (("all weights of the next kernel at once", [9], 0.2), ("a line of each row at a time", [1] * 5, 0.9))
+    for place, (title, pieces, gap) in enumerate(ways):
+        ax = fig.add_subplot(2, 1, place + 1)
+        at = 1.2
+        for i, piece in enumerate(pieces):
+            ax.add_patch(Rectangle((at, 0), 0.6 * piece, 0.6, facecolor=W, alpha=0.35, lw=0))
+            at += 0.6 * piece
+            if i == 0:
+                ax.add_patch(Rectangle((at + 0.04, 0), 0.3, 0.6, facecolor=Q, alpha=0.9, lw=0))
+                ax.text(at + 0.19, 0.3, "x", ha="center", va="center", fontsize=9, color="white")
+                at += 0.38
+            at += gap
+        ax.text(1.5, 0.3, "W", ha="center", va="center", fontsize=9)
+        ax.annotate("", (0.1, 0.3), (1.1, 0.3), arrowprops={"arrowstyle": "->", "color": W})
+        ax.text(0.1, 0.55, "to the SM", fontsize=9, color=W)
+        ax.set(xlim=(0, 8.6), ylim=(-0.15, 0.95), yticks=[], xticks=[])
         ax.set_title(title, fontsize=10, loc="left")
         ax.spines[["left", "bottom"]].set_visible(False)
     return svg(fig)

@@ -23,10 +23,13 @@ _COLUMNS = {
 _KIND = ("op", "step", "dtype")  # what a case holds besides its shape
 _REASONS = {
     "barrier": "the barrier",
+    "drain": "stores on their way",
+    "imc_miss": "constants",
     "lg_throttle": "the queue of memory instructions",
     "long_scoreboard": "memory",
     "math_pipe_throttle": "the arithmetic units",
     "mio_throttle": "the queue of shared memory",
+    "no_instruction": "instructions",
     "not_selected": "other warps' turns",
     "selected": "its own turn",
     "short_scoreboard": "shared memory or a shuffle",
