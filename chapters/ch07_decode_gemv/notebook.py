@@ -163,8 +163,8 @@ product = d[:8, 0] + d[8:, 1]
 torch.testing.assert_close(product, eight_rows @ columns)
 fig, ax = plt.subplots(figsize=(7.2, 3))
 ax.imshow(d.abs(), cmap="Greys", aspect="auto")
-for row in range(16):
-    ax.add_patch(plt.Rectangle((row // 8 - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=ACC, lw=1.5))
+for i in range(16):
+    ax.add_patch(plt.Rectangle((i // 8 - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=ACC, lw=1.5))
 ax.set(xlabel="column: 0 and 1 are x, the others wait for its other parts", ylabel="row", xticks=range(8))
 plt.show()
 
