@@ -40,30 +40,37 @@ constexpr int kMostRows = 8;  // of x
 template <int kRows, bool kOne, int kCut, bool kNorm, bool kAligned, class W, class X>
 __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_tiles(LinearOperands<W, X> a) {
   using Input = TileInput<kCut, W>;
-  constexpr int kBatch = kOne ? 1 : kMostRows, kTileRows = 4 / Input::kSlots;  // rows of x: at most, and of a tile
+  // Rows of x: at most, and of a tile.
+  constexpr int kBatch = kOne ? 1 : kMostRows, kTileRows = 4 / Input::kSlots;
   __shared__ Meeting<kMostWarps<kRows>, kRows * kBatch, kBatch> meeting;
   const int batch = kOne ? 1 : a.batch;
-  const int lane = threadIdx.x % kWarpSize, part = threadIdx.x / kWarpSize, parts = blockDim.x / kWarpSize;
-  const int group = blockIdx.x * blockDim.y + threadIdx.y;
+  const int lane = threadIdx.x % kWarpSize, group = blockIdx.x * blockDim.y + threadIdx.y;
+  const int part = threadIdx.x / kWarpSize, parts = blockDim.x / kWarpSize;
   const Input x{dynamic_shared<W>() + part * batch * kCut * Input::kStride};
   // The next kernel may come in, and ask for its weights while we work.
   grid_dependency_trigger();
   if (!a.prefetch) grid_dependency_wait();
 
-  const int column = part * kSegmentColumns + lane * kLaneColumns;
+  const int column = part * kSegmentColumns + lane * kLaneColumns, left = a.k - column;
   // Where a lane without columns reads: any that there are.
   const int place = kAligned ? min(column, a.k - kLaneColumns) : column;
   TileRows<kRows, W> rows;
   LaneColumns<W> gain;
   rows.template load<kAligned>(a, group, part, lane);
-  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight + place, a.k - column);
+  if constexpr (kNorm) gain.template load<kAligned, false>(a.norm_weight + place, left);
   grid_dependency_wait();  // before it nothing is read that a kernel may have written
 
-  // Row i of x goes to shared memory by a warp of each segment. It is asked for first of all.
+  // Row i of x goes to shared memory by a warp of each segment. It is asked for at once.
   LaneColumns<X> raw;
   float squares = 0.0f;
-  const auto read = [&](int i) { raw.template load<kAligned, false>(a.x_row(i) + place, a.k - column); };
-  const auto put = [&](int i) { squares = x.template put<kNorm>(i, lane, raw, gain, column < a.k); };
+  const auto read = [&](int i) {
+    const X* from = a.x_row(i) + place;
+    raw.template load<kAligned, false>(from, left);
+  };
+  const auto put = [&](int i) {
+    const bool counts = left > 0;
+    squares = x.template put<kNorm>(i, lane, raw, gain, counts);
+  };
   const auto leave_squares = [&](int i) {
     squares = warp_sum(squares);
     if (lane == 0) meeting.squares[part][i] = squares;
@@ -74,7 +81,8 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
   // The column of out of this lane's row of W, and what is added there for row i of x.
   const bool is_up = a.silu_mul && lane >= kRows / 2;
   const int to = group * (a.silu_mul ? kRows / 2 : kRows) + lane;
-  const bool writes = lane < kRows && to < a.columns && !is_up, adds = writes && a.residual != nullptr;
+  const bool writes = lane < kRows && to < a.columns && !is_up;
+  const bool adds = writes && a.residual != nullptr;
   const auto added = [&](int i) { return adds && i < batch ? a.residual_bits(i, to) : 0; };
   unsigned residual = kOne && part > 0 ? 0 : added(part);
   if (reads) put(row);
@@ -105,7 +113,8 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
   const auto finish = [&](int i) {
     RowSum sum = {0.0f, 0.0f};
     if (lane < kRows) {
-      sum.product = meeting.add(0.0f, meeting.products, threadIdx.y * parts, parts, i * kRows + lane);
+      const int first = threadIdx.y * parts, at = i * kRows + lane;
+      sum.product = meeting.add(0.0f, meeting.products, first, parts, at);
       if (kNorm) sum.squares = meeting.add(0.0f, meeting.squares, 0, parts, i);
     }
     const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;

@@ -56,7 +56,10 @@ struct TileRows {
       if (j > 0 && j % kLine == 0) {
         unsigned here = 0;
 #pragma unroll
-        for (int i = 0; i < kHalves * kLine; ++i) here |= packs[i / kLine][j - 1 - i % kLine].x;
+        for (int i = 0; i < kHalves * kLine; ++i) {
+          const uint4& last = packs[i / kLine][j - 1 - i % kLine];
+          here |= last.x;
+        }
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) from[h] += after(here);
       }
@@ -131,13 +134,13 @@ struct TileSums {
 
   // --8<-- [start:multiply]
   template <class W>
-  __device__ __forceinline__ void multiply(const TileRows<kRows, W>& rows, const W* column) {
+  __device__ __forceinline__ void multiply(const TileRows<kRows, W>& w, const W* column) {
 #pragma unroll
     for (int j = 0; j < TileRows<kRows, W>::kPacks; ++j) {
       const uint2 b = *reinterpret_cast<const uint2*>(column + 32 * j);
 #pragma unroll
       for (int h = 0; h < kRows / 8; ++h) {
-        const uint4& pack = rows.packs[h][j];
+        const uint4& pack = w.packs[h][j];
         mma_m16n8k16<W>(sums[h][j % 2], {pack.x, pack.y, pack.z, pack.w}, {b.x, b.y});
       }
     }
