@@ -17,7 +17,7 @@ STEPS = {
     "v2": "words in flight",
     "v3": "rows cut",
     "v4": "weights read ahead",
-    None: "kernels/cuda: segments of 256 columns",
+    None: "kernels/cuda: tiles, a line at a time",
 }
 PEERS = {
     "ours_without_pdl": "ours, launched alone",
