@@ -36,6 +36,7 @@ template <int kRows, bool kOne>
 constexpr int kOnSm = kRows > 8 || !kOne ? 1 : 2;
 constexpr int kMostRows = 8;  // of x
 
+// kOne: x has one row, and no instruction goes into a loop over rows. kCut: bf16 numbers that each number of x becomes.
 // --8<-- [start:kernel]
 template <int kRows, bool kOne, int kCut, bool kNorm, bool kAligned, class W, class X>
 __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_tiles(LinearOperands<W, X> a) {
