@@ -198,7 +198,7 @@ def test_each_idea_is_tried_on_short_and_long_contexts() -> None:
     assert {128, 32768} < set(found)
 
 
-def test_the_profiler_knows_one_operator() -> None:
+def test_the_profiler_knows_two_operators() -> None:
     assert all(set(case) == {"op", "context", "batch"} for case in profiled.CASES)
-    with pytest.raises(ValueError, match=r"op is 'none'; there is paged_attention\."):
+    with pytest.raises(ValueError, match=r"op is 'none'; there are paged_attention and fused_decode_attention\."):
         profiled.prepared("none", 128, 1).__enter__()
