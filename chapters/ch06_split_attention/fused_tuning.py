@@ -37,7 +37,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    libraries = variants(default_library(fused.OP, "cuda"), EDITS, launches=MERGE)
+    libraries = variants(default_library(fused.OP, "cuda"), EDITS, launches=(MERGE,))
     return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 

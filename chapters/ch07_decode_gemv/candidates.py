@@ -8,7 +8,7 @@ residual. Peers have the same numbers in the model's dtype, as `x_narrow` and `r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from torch.nn.functional import linear
 
 from qwen3_ref import functional
 from qwen_cuda.benchmarking import Operands, Variant, Work
-from qwen_cuda.building import Edit, Library
+from qwen_cuda.benchmarking.tuning import WITHOUT_PDL
+from qwen_cuda.benchmarking.tuning import variants as edited
+from qwen_cuda.building import Library
 from qwen_cuda.loading import default_library, using
 from qwen_cuda.testing.ulp import ulp
 
 EPS = 1e-6
 STEPS = Path(__file__).with_name("steps")
+LAUNCHES = ("decode_linear.cu", "row_turns.cuh", "row_walk.cuh")  # files that launch our kernels
 # Of the result's dtype, at its typical size: a small element is a difference of larger numbers. One rounding is half an
 # ulp; a float32 result has the errors of about 30 additions, each of a fraction of the numbers' own size.
 ULPS = {torch.bfloat16: 1.0, torch.float16: 1.0, torch.float32: 32.0}
@@ -145,8 +148,7 @@ def step_libraries() -> list[Library]:
 
 def without_pdl() -> Library:
     """Our kernels, launched without programmatic dependent launch."""
-    plain, files = default_library("decode_linear", "cuda"), ("decode_linear.cu", "row_turns.cuh", "row_walk.cuh")
-    return replace(plain, edits=tuple(Edit(file, "options.dependent = true;", "") for file in files))
+    return edited(default_library("decode_linear", "cuda"), {}, launches=LAUNCHES)[WITHOUT_PDL]
 
 
 def peers(layer: Layer) -> Iterator[Variant]:

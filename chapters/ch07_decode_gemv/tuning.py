@@ -17,7 +17,7 @@ import torch
 
 from chapters.ch07_decode_gemv import candidates, chain
 from chapters.ch07_decode_gemv.benchmark import OTHER_LAYERS
-from chapters.ch07_decode_gemv.candidates import LAYERS
+from chapters.ch07_decode_gemv.candidates import LAUNCHES, LAYERS
 from chapters.ch07_decode_gemv.targets import STACK
 from qwen_cuda.benchmarking.tuning import Trial, tune, variants
 from qwen_cuda.building import Edit
@@ -101,7 +101,7 @@ def trials(device: torch.device) -> Iterator[Trial]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    libraries = variants(default_library("decode_linear", "cuda"), EDITS)
+    libraries = variants(default_library("decode_linear", "cuda"), EDITS, launches=LAUNCHES)
     return tune(RESULTS, __doc__.partition("\n")[0], argv, libraries, trials)
 
 

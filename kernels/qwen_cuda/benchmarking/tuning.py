@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -37,13 +37,13 @@ class Trial:
 
 
 def variants(
-    plain: Library, edits: Mapping[str, tuple[Edit, ...]], *, launches: str | None = None
+    plain: Library, edits: Mapping[str, tuple[Edit, ...]], *, launches: Sequence[str] = ()
 ) -> dict[str, Library]:
     """The kernel as it is, each edited one by name, and the kernel without programmatic dependent launch.
 
-    `launches` is the file that asks for it, if that is not the kernel's own.
+    `launches` are the files that ask for it, if that is not the kernel's own alone.
     """
-    pdl = (Edit(launches or plain.sources[0].name, "options.dependent = true;", ""),)
+    pdl = tuple(Edit(file, "options.dependent = true;", "") for file in launches or (plain.sources[0].name,))
     return {AS_IT_IS: plain} | {
         name: Library(plain.kind, plain.sources, edits=edit) for name, edit in {**edits, WITHOUT_PDL: pdl}.items()
     }
