@@ -89,15 +89,16 @@ def linear_case(
     )
 
 
-def longest_chain(backend: Backend, k: int) -> int:
+def longest_chain(backend: Backend, k: int, weight: torch.dtype) -> int:
     """How many float32 additions one product may pass through on its way into the sum.
 
-    Our kernels: 8 in a lane, 5 between lanes, then one for each segment of 256 columns; or with Tensor Cores 4 turns of
-    two times 8 products, each of which may err like two roundings, 3 between their sums, and the segments. Plain C++:
-    16 sums side by side, then these. PyTorch: nothing is promised but one addition after the other.
+    Our kernels: 8 in a lane, 5 between lanes, then one for each segment of 256 columns; with Tensor Cores, which take
+    bfloat16, 4 turns of two times 8 products, each of which may err like two roundings, 3 between their sums, and the
+    segments. Plain C++: 16 sums side by side, then these. PyTorch: nothing is promised but one addition after the
+    other.
     """
     chains = {"reference": k, "cpu": k // 16 + 1 + 16}
-    return chains.get(backend.name, 16 + 3 + math.ceil(k / 256))
+    return chains.get(backend.name, (16 + 3 if weight == BF16 else 8 + 5) + math.ceil(k / 256))
 
 
 def cut_in_two(backend: Backend, some: LinearCase) -> bool:
@@ -120,7 +121,7 @@ def truth_and_bound(backend: Backend, some: LinearCase) -> tuple[Tensor, Tensor]
     it, 64 u.
     """
     x, weight = some.x.double(), some.weight.double()
-    chain = longest_chain(backend, weight.shape[1])
+    chain = longest_chain(backend, weight.shape[1], some.weight.dtype)
     roundings: float = chain
     if some.norm_weight is not None:
         x = oracle("rms_norm", x, some.norm_weight, some.eps)
