@@ -99,7 +99,9 @@ MUTANTS = (
         operands("fmaf(squares, mean_factor, eps)", "squares * mean_factor"),
     ),
     # After the sum.
-    Mutant("up of the row before", "Its lane is one nearer.", turns("value, kSums / 2)", "value, kSums / 2 - 1)")),
+    Mutant(
+        "up of the row before", "Its lane is one nearer.", turns("residual, kSums / 2)", "residual, kSums / 2 - 1)")
+    ),
     Mutant(
         "overflow kept",
         "The formula as it stands gives 0 or NaN for large gates.",
@@ -108,12 +110,12 @@ MUTANTS = (
     Mutant(
         "residual scaled",
         "It goes through the norm.",
-        turns(VALUE, "(sum.product + (adds ? a.residual_of(residual) : 0.0f)) * scale"),
+        sums(VALUE, "(sum.product + (adds ? a.residual_of(residual) : 0.0f)) * scale"),
     ),
     Mutant(
         "rounds twice",
         "The product is rounded before the residual is added.",
-        turns(VALUE, VALUE.replace("fmaf(sum.product, scale, ", "to_float(from_float<W>(sum.product * scale)) + (")),
+        sums(VALUE, VALUE.replace("fmaf(sum.product, scale, ", "to_float(from_float<W>(sum.product * scale)) + (")),
     ),
     # Where things lie.
     Mutant("x without gaps", "Its rows are looked for at k.", operands("x + i * x_stride", "x + i * k")),

@@ -14,8 +14,6 @@ SOURCE = "decode_linear"
 kernel = edit_of("decode_linear.cu")
 tiles = edit_of("tile_rows.cuh")
 
-VALUE = "fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f)"
-
 MUTANTS = (
     # Tensor Cores: their operands.
     Mutant(
@@ -112,22 +110,14 @@ MUTANTS = (
     Mutant(
         "residual of the first row", "A warp's next row of x adds it again.", kernel("      residual = added(i);\n", "")
     ),
-    Mutant("up of the row before", "Its lane is one nearer.", kernel("value, kRows / 2)", "value, kRows / 2 - 1)")),
+    Mutant(
+        "up of the row before", "Its lane is one nearer.", kernel("residual, kRows / 2)", "residual, kRows / 2 - 1)")
+    ),
     Mutant(
         "columns of out beyond the last",
         "They are written.",
         kernel("lane < kRows && to < a.columns && !is_up", "lane < kRows && !is_up"),
         "checked",
-    ),
-    Mutant(
-        "residual scaled",
-        "It goes through the norm.",
-        kernel(VALUE, "(sum.product + (adds ? a.residual_of(residual) : 0.0f)) * scale"),
-    ),
-    Mutant(
-        "rounds twice",
-        "The product is rounded before the residual is added.",
-        kernel(VALUE, VALUE.replace("fmaf(sum.product, scale, ", "to_float(from_float<W>(sum.product * scale)) + (")),
     ),
 )
 

@@ -118,10 +118,7 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
       sum.product = meeting.add(0.0f, meeting.products, first, parts, at);
       if (kNorm) sum.squares = meeting.add(0.0f, meeting.squares, 0, parts, i);
     }
-    const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
-    const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
-    const float up = __shfl_down_sync(kAllLanes, value, kRows / 2);
-    if (writes) a.store(i, to, a.silu_mul ? a.silu(value) * up : value);
+    finish_row<kNorm>(a, sum, i, to, writes, adds, residual, kRows / 2);
   };
   if (part < batch) finish(kOne ? 0 : part);
   if constexpr (!kOne) {
@@ -145,11 +142,6 @@ bool tensor_cores_take_bf16() {
   return true;
 }
 #endif
-
-template <class W, class X>
-int64_t segments_of(const LinearOperands<W, X>& a) {
-  return ceil_div(a.k, kSegmentColumns);
-}
 
 // Rows of W that the busiest SM gets, where each gets a group of `rows` in turn.
 template <class W, class X>

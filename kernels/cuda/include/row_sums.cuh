@@ -1,8 +1,25 @@
-// row_sums.cuh: how a warp gets its segment of a few rows of W, and where the warps that share rows meet.
+// row_sums.cuh: how a warp gets its segment of a few rows of W, where the warps that share rows meet, and what becomes
+// of a finished sum.
 #pragma once
 
 #include "lane_columns.cuh"
 #include "linear_operands.cuh"
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Of a row of W.
+template <class W, class X>
+int64_t segments_of(const LinearOperands<W, X>& a) {
+  return ceil_div(a.k, kSegmentColumns);
+}
+
+// Groups of `rows` rows of W.
+template <class W, class X>
+int64_t groups_of(const LinearOperands<W, X>& a, int rows) {
+  return ceil_div(a.columns, a.silu_mul ? rows / 2 : rows);
+}
 
 // A lane's columns of the rows of a group: kRows neighbours, with silu_mul half of them of gate and half of up, which
 // serve the same columns of out. Where a group has fewer rows its last one is read again, and that sum not stored.
@@ -65,3 +82,20 @@ struct Meeting {
   }
 };
 // --8<-- [end:meeting]
+
+// The norm's factor, the residual, whose bits are those of row i where one is added, or SiLU(gate) * up, which the lane
+// `up_lanes` further has; and one rounding. All lanes of the warp call it, and `writes` says whose sum counts.
+template <bool kNorm, class W, class X>
+__device__ __forceinline__ void finish_row(const LinearOperands<W, X>& a,
+                                           const RowSum& sum,
+                                           int i,
+                                           int to,
+                                           bool writes,
+                                           bool adds,
+                                           unsigned residual,
+                                           int up_lanes) {
+  const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
+  const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
+  const float up = __shfl_down_sync(kAllLanes, value, up_lanes);
+  if (writes) a.store(i, to, a.silu_mul ? a.silu(value) * up : value);
+}

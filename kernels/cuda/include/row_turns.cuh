@@ -89,12 +89,7 @@ __global__ void __launch_bounds__(kTurnWarps* kWarpSize, 2) multiply_in_turns(Li
       sum.product = here.add(sum.product, here.products, threadIdx.y * parts, count, lane);
       if (kNorm) sum.squares = here.add(sum.squares, here.squares, 0, count, lane % kBatch);
     }
-    if (is_last && part == 0) {
-      const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
-      const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
-      const float up = __shfl_down_sync(kAllLanes, value, kSums / 2);
-      if (writes) a.store(i, to, a.silu_mul ? a.silu(value) * up : value);
-    }
+    if (is_last && part == 0) finish_row<kNorm>(a, sum, i, to, writes, adds, residual, kSums / 2);
     if (is_last) return;
     turn ^= 1;  // the next segments meet elsewhere: who still reads is not disturbed
     column += width, left -= width;
@@ -104,22 +99,12 @@ __global__ void __launch_bounds__(kTurnWarps* kWarpSize, 2) multiply_in_turns(Li
 }
 // --8<-- [end:kernel]
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-// Groups of `rows` rows of W.
-template <class W, class X>
-int64_t groups_of(const LinearOperands<W, X>& a, int rows) {
-  return ceil_div(a.columns, a.silu_mul ? rows / 2 : rows);
-}
-
 // Each warp of a block gets as many segments of its rows as the others.
 template <int kRows, int kBatch, bool kNorm, bool kAligned, class W, class X>
 void launch_turns(const LinearOperands<W, X>& a, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
-  const int64_t segments = ceil_div(a.k, kSegmentColumns), parts = ceil_div(segments, ceil_div(segments, kTurnWarps));
+  const int64_t segments = segments_of(a), parts = ceil_div(segments, ceil_div(segments, kTurnWarps));
   const int64_t groups = kTurnWarps / parts, blocks = ceil_div(groups_of(a, kRows), groups);
   const dim3 grid(unsigned(blocks), unsigned(ceil_div(a.batch, kBatch)));
   const dim3 block(unsigned(parts * kWarpSize), unsigned(groups));

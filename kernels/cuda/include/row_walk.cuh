@@ -86,12 +86,7 @@ __global__ void __launch_bounds__(kWalkWarps* kWarpSize, kWalkBlocks) walk_rows(
       sum.product += __shfl_sync(kAllLanes, of_lane, r * kRowLanes + s * (kWarpSize / kSums));
       if (kNorm && !x_is_here) sum.squares += warp_sum(squares[s]);
     }
-    if (ends_row) {
-      const float scale = kNorm ? a.norm_scale(sum.squares) : 1.0f;
-      const float value = fmaf(sum.product, scale, adds ? a.residual_of(residual) : 0.0f);
-      const float up = __shfl_down_sync(kAllLanes, value, kWarpSize / 2);
-      if (writes) a.store(0, to, a.silu_mul ? a.silu(value) * up : value);
-    }
+    if (ends_row) finish_row<kNorm>(a, sum, 0, to, writes, adds, residual, kWarpSize / 2);
     x_is_here = next_first == first;
     group = next_group, first = next_first;
     return more;
@@ -110,8 +105,7 @@ template <bool kNorm, class W, class X>
 void launch_walk(const LinearOperands<W, X>& a, cudaStream_t stream) {
   LaunchOptions options;
   options.dependent = true;
-  const int64_t columns = kWalkWarps * (a.silu_mul ? kWalkRows / 2 : kWalkRows);  // of out, of a block
-  const int64_t blocks = (a.columns + columns - 1) / columns, most = kWalkBlocks * multiprocessors();
+  const int64_t blocks = ceil_div(groups_of(a, kWalkRows), kWalkWarps), most = kWalkBlocks * multiprocessors();
   const dim3 grid(unsigned(blocks < most ? blocks : most)), block(kWalkWarps * kWarpSize);
   launch(options, walk_rows<kNorm, W, X>, grid, block, 0, stream, a);
 }

@@ -2,8 +2,7 @@
 // of 256 columns.
 //
 // W    Lane 4 g + t has packs t, t + 4, ..., t + 28 of row g and, of 16 rows, of row g + 8. A pack is operand a as it
-// is
-//      loaded: its words 0 and 2 are row g of the tile, words 1 and 3 are row g + 8, so that all of a counts.
+//      comes: its words 0 and 2 are row g of the tile, words 1 and 3 are row g + 8, so that all of a counts.
 // x    Columns 2 p and 2 p + 1 of b are what the two pairs of words are multiplied by. d has the products in row g,
 //      column 2 p, and in row g + 8, column 2 p + 1: one lane, and their sum is what is wanted.
 // Cut  x in fp32 is two bf16 numbers, of 16 bits together, or three, of all 24. Each is a pair of columns of its own.
