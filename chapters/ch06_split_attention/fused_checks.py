@@ -235,6 +235,13 @@ def check_a_sequence_grows(backend: Backend) -> None:
     fused(backend, at_once, cut).assert_same(got)
 
 
+def check_many_turns_of_a_warp(backend: Backend) -> None:
+    """Turns that come through shared memory and those that do not; more of them than pages are looked up at once."""
+    some = fused_case((2200, 530), Heads(1, 2), seed=53)
+    staged, *others = check_cuts(backend, some, (256, 1), (128, 1), (512, 2))
+    others[0].assert_same(staged)
+
+
 def check_fused_strided_rows(backend: Backend) -> None:
     """Rows of qkv apart."""
     some = fused_case((20, 64, 1), seed=49).with_(qkv_padding=24)
@@ -250,6 +257,7 @@ FUSED_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_positions_that_are_none,
     check_slots_that_are_none,
     check_the_new_token_in_every_lane,
+    check_many_turns_of_a_warp,
     check_a_sequence_grows,
     check_partials_of_the_fused,
     check_no_bit_of_a_weight_is_lost,

@@ -24,7 +24,7 @@ from qwen_cuda.loading import default_library
 RESULTS = "ch06_fused_tuning"
 CONTEXTS = (128, 1024, 8192, 32768)
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "two turns ahead": (Edit("tile_reader.cuh", "kAhead = 1;", "kAhead = kTiles == 1 ? 2 : 1;"),),
+    "one turn ahead": (Edit("fused_decode_attention.cu", " && copies_are_async()", " && false"),),
 }
 
 

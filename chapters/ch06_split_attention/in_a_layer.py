@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from chapters.ch05_grouped_attention.candidates import BLOCK_SIZE, Shape
+from chapters.ch06_split_attention import plan_table
 from chapters.ch06_split_attention.candidates import layout
 from chapters.ch06_split_attention.dispatch import Merge, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.fused_candidates import EPS, THETA
-from chapters.ch06_split_attention.plan_table import CONTEXTS
 from chapters.ch06_split_attention.targets import FUSED_OP
 from qwen_cuda.benchmarking import Report, arguments, results_path
 from qwen_cuda.benchmarking.graphs import graph_timing
@@ -33,6 +33,8 @@ from qwen_cuda.loading import load_operators
 from qwen_cuda.operators import cos_sin_table
 
 RESULTS, OP, LAYERS = "ch06_in_a_layer", "decoder_layer", 28
+CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 1536}))
+TURN = 128  # tokens that a block takes at a time; where a partition has more, the kernel asks for a second turn ahead
 TARGETS_US = {128: 2.7, 1024: 4.0, 8192: 11.5}
 WEIGHTS = {"qkv": (4096, 1024), "o": (1024, 2048), "gate_up": (6144, 1024), "down": (1024, 3072)}
 Attend = Callable[[int, Tensor], Tensor]  # layer, qkv -> [1, 2048]
@@ -106,14 +108,15 @@ class Layers:
 
 
 def plans(context: int) -> Iterator[tuple[Plan, Merge]]:
-    """What is tried: one partition, clusters, and a block for each SM merged by the last."""
+    """What is tried: one partition, clusters, blocks merged by the last. Two turns ahead where a block has as many."""
     if context <= 1024:
-        yield Plan(128, 1), "auto"
+        yield Plan(TURN if context <= TURN else 2 * TURN, 1), "auto"
     for count in (2, 4, 8, 16):
         size = max(16, -(-context // count // 16) * 16)
         if count * 16 <= context:
-            yield Plan(min(size, 128), count), "cluster"
-            yield Plan(min(size, 128), count), "last_block"
+            plan = Plan(size if size <= TURN else 2 * TURN, count)
+            yield plan, "cluster"
+            yield plan, "last_block"
 
 
 def name_of(plan: Plan, merge: Merge) -> str:

@@ -25,23 +25,23 @@ def edited(*edits: Edit) -> Library:
 
 
 AS_IT_IS = edited()
-AHEAD = edited(*fused_tuning.EDITS["two turns ahead"])
+ONE_AHEAD = edited(*fused_tuning.EDITS["one turn ahead"])
 BY_SHUFFLES = edited(Edit("tile_reader.cuh", "mma_m16n8k16<T>(", "mma_of_bf16_by_shuffles(", 3))
 
 
 @pytest.fixture(scope="module")
 def as_it_is() -> Iterator[Backend]:
-    build(AS_IT_IS, AHEAD, BY_SHUFFLES)
+    build(AS_IT_IS, ONE_AHEAD, BY_SHUFFLES)
     with opened("sim", AS_IT_IS) as backend:
         yield backend
 
 
 @pytest.mark.parametrize("heads", [Heads(1, 2), Heads(1, 1, dtype=FP16), Heads(1, 8)], ids=str)
-def test_two_turns_ahead_give_the_same_bits(as_it_is: Backend, heads: Heads) -> None:
+def test_one_turn_ahead_or_two_give_the_same_bits(as_it_is: Backend, heads: Heads) -> None:
     some = fused_case(LENS, heads, seed=52)
     expected = fused(as_it_is, some, CUT)
-    with opened("sim", AHEAD) as ahead:
-        fused(ahead, some, CUT).assert_same(expected)
+    with opened("sim", ONE_AHEAD) as one_ahead:
+        fused(one_ahead, some, CUT).assert_same(expected)
 
 
 @pytest.mark.usefixtures("as_it_is")
@@ -62,4 +62,4 @@ def test_the_tuning_of_the_fused_kernel_names_its_candidates(monkeypatch: pytest
     named: list[str] = []
     monkeypatch.setattr(fused_tuning, "tune", lambda results, about, argv, libraries, trials: named.extend(libraries))
     fused_tuning.main([])
-    assert named == ["as it is", "two turns ahead", "without programmatic dependent launch"]
+    assert named == ["as it is", "one turn ahead", "without programmatic dependent launch"]

@@ -1,4 +1,4 @@
-"""Plausible faults in tile_reader.cuh, tile_turn.cuh and weight_parts.cuh, one at a time: fused checks notice all."""
+"""Plausible faults in what the fused kernel reads by, one at a time: the fused checks notice all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ SOURCE = "fused_decode_attention"
 
 reader = edit_of("tile_reader.cuh")
 turn = edit_of("tile_turn.cuh")
+pages = edit_of("kv_pages.cuh")
+staged = edit_of("staged_turn.cuh")
 parts = edit_of("weight_parts.cuh")
 
 MUTANTS = (
@@ -19,22 +21,22 @@ MUTANTS = (
     Mutant(
         "every key of the turn is the new one",
         "All lanes take it, not the four whose token it is.",
-        turn("      if (n != lane / 4 + kHalf * h) continue;\n", ""),
+        turn("      if (n != lane / 4 + kHalfTurn * h) continue;\n", ""),
     ),
     Mutant(
         "every value of the turn is the new one",
         "Its weight is its own, and all others count for it, too.",
-        turn("      if (n != lane % 4 * 2 + i % 2 + kHalf * (i / 2)) continue;\n", ""),
+        turn("      if (n != lane % 4 * 2 + i % 2 + kHalfTurn * (i / 2)) continue;\n", ""),
     ),
     Mutant(
         "a new key in the second half is not seen",
         "Tokens 8 to 15 of a turn are looked for in the first half.",
-        turn("n != lane / 4 + kHalf * h", "n != lane / 4 + 2 * kHalf * h"),
+        turn("n != lane / 4 + kHalfTurn * h", "n != lane / 4 + 2 * kHalfTurn * h"),
     ),
     Mutant(
         "a new value two places away",
         "Halves are taken to have four tokens.",
-        turn("i % 2 + kHalf * (i / 2)) continue", "i % 2 + kHalf / 2 * (i / 2)) continue"),
+        turn("i % 2 + kHalfTurn * (i / 2)) continue", "i % 2 + kHalfTurn / 2 * (i / 2)) continue"),
     ),
     Mutant(
         "the first pack of the new key for all",
@@ -44,12 +46,12 @@ MUTANTS = (
     Mutant(
         "both halves in one page",
         "Pages of eight tokens have a half each.",
-        turn("__shfl_sync(kAllLanes, next_block, h)", "__shfl_sync(kAllLanes, next_block, 0)"),
+        pages("2 * turn + h)", "2 * turn)"),
     ),
     Mutant(
         "both halves reach as far as the first",
         "Of the second half eight tokens too many count.",
-        turn("pages.has(block) ? end - first : 0", "pages.has(block) ? end - next : 0"),
+        turn("pages.has(block) ? end - first : 0", "pages.has(block) ? end - turns.next : 0"),
     ),
     Mutant(
         "blocks that are none have tokens",
@@ -70,12 +72,55 @@ MUTANTS = (
     Mutant(
         "rounds of eight tokens a warp",
         "Each token is read by two warps.",
-        reader("kBlockTurn = kAttentionWarps * kTurn;", "kBlockTurn = kAttentionWarps * kTurn / 2;"),
+        reader("kStep = kAttentionWarps * kTurnTokens;", "kStep = kAttentionWarps * kTurnTokens / 2;"),
     ),
     Mutant(
-        "each lane at a token of its own",
-        "A lane that looks up the second half takes its first token for the turn's.",
-        reader("    token -= Turn::half_of(lane);\n", ""),
+        "pages of neighbouring turns",
+        "A warp's turns are looked up as if they followed each other; those of the others lie between them.",
+        pages("lane / 2 * kStep", "lane / 2 * kTurnTokens"),
+    ),
+    Mutant(
+        "the first sixteen pages again",
+        "A warp that has more than 16 turns goes on with the pages of the first.",
+        pages("if (++turn == kTurns) look_up(pages, end, lane);", "turn = (turn + 1) % kTurns;"),
+    ),
+    # Turns that come through shared memory.
+    Mutant(
+        "a staged turn is read before it is there",
+        "Nobody waits for its copies.",
+        staged("    copies.template wait<0>();\n", ""),
+    ),
+    Mutant(
+        "one staged turn for all",
+        "After the first, none is asked for.",
+        reader("      staged.ask(head, coming, end, stored, lane);\n    }\n  }", "    }\n  }"),
+    ),
+    Mutant(
+        "the new token of a staged turn is not put in",
+        "It has the zeros of a token that is not stored.",
+        staged("    if (n < 0 || n >= kTurnTokens) return;", "    return;"),
+    ),
+    Mutant(
+        "a staged key for a staged value",
+        "The rows of the new token's value get its key.",
+        staged("lane < kPacks ? key : value;", "key;"),
+    ),
+    Mutant(
+        "what is beyond the context is copied",
+        "There are NaNs, which a weight of 0 does not make harmless.",
+        staged("const bool there = i + of_copy < in_cache;", "const bool there = true;"),
+    ),
+    Mutant(
+        "packs of a key in the order of the row before",
+        "Copies and reads disagree on where a pack lies.",
+        staged(
+            "key_at = g * kStagedRow + 16 * (t ^ order_of(g));", "key_at = g * kStagedRow + 16 * (t ^ order_of(g + 1));"
+        ),
+    ),
+    Mutant(
+        "even values twice",
+        "The odd tokens of a staged turn have the values of their neighbours.",
+        staged("value_at[i % 2] + 128 * p", "value_at[0] + 128 * p"),
     ),
     # Scores.
     Mutant(

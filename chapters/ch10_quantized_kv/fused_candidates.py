@@ -19,6 +19,7 @@ from chapters.ch06_split_attention import fused_candidates as plain
 from chapters.ch06_split_attention.candidates import layout
 from chapters.ch06_split_attention.dispatch import Plan, plan_for
 from chapters.ch06_split_attention.fused_candidates import EPS, TOKEN, caches
+from chapters.ch06_split_attention.targets import FUSED_OP
 from chapters.ch10_quantized_kv import reader_candidates as reader
 from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE
 from qwen_cuda.benchmarking import Operands, Variant, Work
@@ -59,8 +60,8 @@ def operands(name: str, shape: Shape, device: torch.device) -> Callable[[int], O
 
 
 def ours(name: str, shape: Shape, device: torch.device) -> Iterator[Variant]:
-    """By the plan of the reader for this context, as a decode step has it: in one launch, and in two."""
-    plan = plan_for(shape.batch, shape.kv_heads, shape.context, device, op=reader.table_op(name))
+    """By the plan that a decode step has for this context: in one launch, and in two."""
+    plan = plan_for(shape.batch, shape.kv_heads, shape.context, device, op=FUSED_OP)
     yield by_plan(name, "ours", shape, plan, device)
     workspace = layout(shape, plan).new(device)
     yield Variant("in_turn", partial(_in_turn, name, shape, plan, workspace), ulps=ULPS)

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from chapters.ch04_paged_kv.paged_cache import Batch, PagedKVCache
-from chapters.ch06_split_attention.dispatch import Op, Plan, plan_for
+from chapters.ch06_split_attention.dispatch import Plan, plan_for
 from chapters.ch06_split_attention.paged_model import Attend, PagedModel, Plans
 from chapters.ch06_split_attention.prefill_attention import attention_of_last, first_chunk_attention
+from chapters.ch06_split_attention.targets import FUSED_OP
 from chapters.ch10_quantized_kv.cache_formats import HADAMARD_SCALE
 from chapters.ch10_quantized_kv.quantized_cache import QuantizedKVCache, check_heads
 from qwen3_ref.model import Qwen3
@@ -29,7 +30,6 @@ from qwen_cuda.operators import HadamardArgs, KVCacheOut, NormArgs, RopeArgs
 from qwen_cuda.operators.kv_arguments import Out, Pipeline, Stage
 from qwen_cuda.operators.qk_norm_rope_cache_write import HEAD_DIM
 
-READERS: dict[str, Op] = {"e4m3": "paged_attention_fp8", "e2m1": "paged_attention_fp4"}  # in the table of plans
 ALIGNMENT = 16  # bytes: the reader's widest load
 HADAMARD = HadamardArgs(HADAMARD_SCALE)
 
@@ -42,7 +42,7 @@ class QuantizedPagedModel(PagedModel):
         hadamard: the transform that keys go through before they are quantised, and queries before they meet them; None
             for none.
         cache_dtype: of Q, K and V before K and V are quantised; as for `PagedModel`.
-        simulated, plans: as for `PagedModel`; by default the plans of `paged_attention_quantized`.
+        simulated, plans: as for `PagedModel`; by default the plans of `fused_decode_attention`.
     Raises:
         ValueError, BuildError: as `PagedModel`; or the format is not for this model, or its alignment is below 16.
     """
@@ -57,7 +57,7 @@ class QuantizedPagedModel(PagedModel):
         simulated: bool = False,
         plans: Plans | None = None,
     ) -> None:
-        plans = plans or functools.partial(plan_for, op=READERS[format.cast.values])
+        plans = plans or functools.partial(plan_for, op=FUSED_OP)
         super().__init__(model, cache_dtype=cache_dtype, simulated=simulated, plans=plans)
         if format.alignment < ALIGNMENT:
             raise ValueError(f"format.alignment is {format.alignment}; it must be 16 or more, for loads of 16 bytes.")

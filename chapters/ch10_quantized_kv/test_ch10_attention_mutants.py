@@ -16,6 +16,7 @@ kernel = edit_of(f"{SOURCE}.cu")
 pages = edit_of("quantized_pages.cuh")
 reader = edit_of("quantized_reader.cuh")
 queries = edit_of("query_tiles.cuh")
+table = edit_of("kv_pages.cuh")
 
 MUTANTS = (
     # Where a lane's codes and scale lie.
@@ -28,7 +29,7 @@ MUTANTS = (
     Mutant("scales by the stride of codes", "In a block-wide cache scales lie apart.",
            pages("layout.heads * layout.scale_row_stride", "layout.heads * layout.data_row_stride"), "checked"),
     Mutant("one page for a turn", "With pages of 8 tokens the second half of a turn lies in another one.",
-           pages("__shfl_sync(kAllLanes, next_block, h)", "__shfl_sync(kAllLanes, next_block, 0)")),
+           table("2 * turn + h)", "2 * turn)")),
     Mutant("a page counted from its table's begin", "A token's place in its page is forgotten.",
            pages("token & last;", "token & 0;")),
     Mutant("values beyond the end are loaded", "What no context reaches is NaN, and 0 · NaN too.",
@@ -74,10 +75,10 @@ MUTANTS = (
            reader("add_values(turns[p], weights[p]);", "add_values(turns[p], weights[0]);")),
     Mutant("the largest weight of the last turn", "The unit does not fit the first one's.",
            reader("top[s] = fmaxf(top[s], ", "top[s] = fmaxf(i == 0 ? 0.0f : top[s], ")),
-    Mutant("both turns are the first", "Of long contexts one turn counts twice, and one not at all.",
-           reader("begin(head, token + p * kStep,", "begin(head, token,")),
-    Mutant("a turn goes on to its neighbour's", "From the third turn on, each counts twice.",
-           pages("next += step;", "next += step / 2;")),
+    Mutant("all turns are the first", "Of long contexts one turn counts often, and the others not at all.",
+           table("    next += kStep;\n", "")),
+    Mutant("a turn in its neighbour's page", "Pages are looked up as if a warp's turns followed each other.",
+           table("lane / 2 * kStep", "lane / 2 * kTurnTokens")),
     # The query, and the cut.
     Mutant("queries read before they are there", "Warps of other heads are still writing them.",
            kernel("warp, lane);\n    __syncthreads();", "warp, lane);"), "checked"),

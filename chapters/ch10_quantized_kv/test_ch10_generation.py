@@ -29,7 +29,7 @@ from chapters.ch10_quantized_kv.cache_formats import (
     cost_sentence,
 )
 from chapters.ch10_quantized_kv.quantized_cache import QuantizedKVCache
-from chapters.ch10_quantized_kv.quantized_model import HADAMARD, READERS, QuantizedPagedModel
+from chapters.ch10_quantized_kv.quantized_model import HADAMARD, QuantizedPagedModel
 from chapters.ch10_quantized_kv.reference_cache import CodedKVCache
 from qwen3_ref import QWEN3_0_6B, KVCache
 from qwen3_ref.generate import Generation
@@ -204,16 +204,14 @@ def test_a_budget_holds_more_tokens_of_fewer_bytes() -> None:
     assert sentence == "KV cache: fp8, 59,136 bytes a token (bf16 114,688, fp4 32,256)."
 
 
-def test_the_readers_plans_are_those_of_its_rows_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Row(8, 4096, 64, 7), *(Row(8, 4096, 64, 2 * i, op, "cluster") for i, op in enumerate(READERS.values(), 1))
+def test_plans_are_those_that_were_measured_in_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Row(8, 4096, 64, 7), Row(8, 4096, 64, 2, "fused_decode_attention", "cluster")
     monkeypatch.setattr(dispatch, "table", lambda: {"sm_90": rows})
     monkeypatch.setattr(dispatch, "_device", lambda kind, index: ("sm_90", 132))
     with opened("cpu") as backend:
-        for partitions, name in ((2, "fp8"), (4, "fp4")):
+        for name in ("fp8", "fp4"):
             plans = model(backend, name, plans=None).plans
-            assert plans(1, 8, 1000, torch.device("cuda")) == Plan(64, partitions, "cluster")
-        monkeypatch.setattr(dispatch, "table", lambda: {"sm_90": rows[:1]})
-        assert plans(1, 8, 1000, torch.device("cuda")) == Plan(64, 7, "last_block"), "nobody has measured: as bf16"
+            assert plans(1, 8, 1000, torch.device("cuda")) == Plan(64, 2, "cluster")
 
 
 def test_what_a_quantised_model_cannot_be_is_a_sentence() -> None:

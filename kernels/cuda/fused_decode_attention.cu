@@ -33,8 +33,14 @@ bool is_beside(int64_t blocks) {
   return Lanes::kGroup <= 2 && 3 * blocks > multiprocessors();
 }
 
+// Whether a second turn is asked for ahead, into shared memory: where a partition has one.
+template <class Lanes>
+bool is_staged(int64_t partition_size) {
+  return Lanes::kGroup <= 2 && partition_size > kAttentionWarps * kTurnTokens && copies_are_async();
+}
+
 // --8<-- [start:kernel]
-template <class T, class Lanes, bool kBeside>
+template <class T, class Lanes, bool kBeside, bool kStaged>
 __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen::QkNormRopeCacheWrite t,
                                                                            AttentionOperands<T> a,
                                                                            qwen::Partials partials,
@@ -58,12 +64,11 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
   if (begin > 0 && begin >= context) return;
 
-  const int token = begin + Reader::first_token(warp, lane);
-  const int first_block = head.block_of(token, end);
+  const TurnPages<Reader::kStep> pages(head, begin + kTurnTokens * warp, end, lane);
   // --8<-- [start:ready]
   // Whether the turn in which the new token comes is this warp's. Without a context it comes
   // in none, and is stored.
-  const int turn = max(newest - begin, 0) / Reader::kTurn;
+  const int turn = max(newest - begin, 0) / kTurnTokens;
   const bool mine = newest < end && turn % kAttentionWarps == warp;
   NewToken<T, Lanes> fresh;
   fresh.load_constants(t, place, lane);
@@ -77,10 +82,11 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
     if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
   };
   // --8<-- [end:ready]
-  const auto add_new = [&](typename Reader::Turn& loaded, int first) {
-    if (mine) loaded.put(newest - first, fresh_head.k, fresh_head.v, lane);
+  const auto add_new = [&](auto& turn, int first) {
+    if (mine) turn.put(newest - first, fresh_head.k, fresh_head.v, lane);
   };
-  reader.read(head, token, first_block, end, newest, ready, add_new);
+  unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * kStagedBytes : nullptr;
+  reader.template read<kStaged>(head, pages, end, newest, stage, ready, add_new);
   reader.leave(shared, warp);
   __syncthreads();
 
@@ -101,13 +107,19 @@ void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStr
     if constexpr (Lanes::kHeadDim == kHeadDim) {
       using Number = typename decltype(operands)::Number;
       const int64_t partitions = args.split.partials.partitions;
-      const auto kernel = is_beside<Lanes>(partitions * a.kv_heads * a.batch)
-                              ? attend_new_token<Number, Lanes, Lanes::kGroup <= 2>
-                              : attend_new_token<Number, Lanes, false>;
-      const Merge merge = merge_for(args.split.merge, kernel, partitions);
+      constexpr bool kTwo = Lanes::kGroup <= 2;
+      const bool beside = is_beside<Lanes>(partitions * a.kv_heads * a.batch);
+      const bool staged = is_staged<Lanes>(args.split.partition_size);
+      const auto kernel =
+          staged
+              ? (beside ? attend_new_token<Number, Lanes, kTwo, kTwo> : attend_new_token<Number, Lanes, false, kTwo>)
+              : (beside ? attend_new_token<Number, Lanes, kTwo, false> : attend_new_token<Number, Lanes, false, false>);
+      const size_t shared = staged ? kAttentionWarps * kStagedBytes : 0;
+      const Merge merge = merge_for(args.split.merge, kernel, partitions, shared);
       const dim3 grid(unsigned(partitions), unsigned(a.kv_heads), unsigned(a.batch));
-      launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads), 0,
-             stream, args.token, operands, args.split.partials, int(args.split.partition_size), merge, args.prefetch);
+      launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads),
+             shared, stream, args.token, operands, args.split.partials, int(args.split.partition_size), merge,
+             args.prefetch);
     }
   });
 }

@@ -17,19 +17,24 @@ namespace {
 
 using qwen::Merge;
 
+// Registers of a thread: 160, so that a block fits beside one of QKV, as in fused_decode_attention.cu. That leaves room
+// for one turn ahead.
+template <class Lanes>
+constexpr int kRegisters = Lanes::kGroup > 2 ? 255 : 160;
+
 // --8<-- [start:kernel]
 template <class T, class Lanes, ValueFormat kValues, int kParts>
-__global__ void __launch_bounds__(kAttentionThreads) attend_new_quantized(AttentionOperands<T> a,
-                                                                          qwen::QuantizedRows k,
-                                                                          qwen::QuantizedRows v,
-                                                                          QuantizedLayout layout,
-                                                                          float hadamard_scale,
-                                                                          qwen::Partials partials,
-                                                                          int partition_size,
-                                                                          Merge merge,
-                                                                          qwen::QkNormRopeCacheWrite t,
-                                                                          bool prefetch) {
-  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
+__global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionOperands<T> a,
+                                                                      qwen::QuantizedRows k,
+                                                                      qwen::QuantizedRows v,
+                                                                      QuantizedLayout layout,
+                                                                      float hadamard_scale,
+                                                                      qwen::Partials partials,
+                                                                      int partition_size,
+                                                                      Merge merge,
+                                                                      qwen::QkNormRopeCacheWrite t,
+                                                                      bool prefetch) {
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, 1>;
   __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
   __shared__ FreshRows rows;

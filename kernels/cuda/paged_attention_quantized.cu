@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
                                                                       qwen::Partials partials,
                                                                       int partition_size,
                                                                       Merge merge) {
-  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts>;
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, 2>;
   __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
   auto& queries = tiles.queries();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "vector_load.cuh"
+#include "warp_reduce.cuh"
 
 // The pages of one sequence.
 struct PageTable {
@@ -16,6 +17,32 @@ struct PageTable {
   __device__ __forceinline__ bool has(int block) const { return unsigned(block) < unsigned(num_blocks); }
   __device__ __forceinline__ int64_t slot(int block, int token) const {
     return (int64_t(block) << block_shift) + (token & ((1 << block_shift) - 1));
+  }
+};
+
+constexpr int kTurnTokens = 16, kHalfTurn = kTurnTokens / 2;  // of a warp, for Tensor Cores
+
+// Where a warp's turns lie, of which one begins kStep tokens after the other. Eight tokens lie in one page, whatever
+// its size: each half of a turn has its own. Lane 2 n + h looks up half h of turn n, so that 16 turns are known before
+// the first begins. A turn that looked up the next one would wait for all loads that it asked for after that.
+template <int kStep>
+struct TurnPages {
+  static constexpr int kTurns = kWarpSize / 2;
+  int next;   // the first token of the turn that comes next
+  int turn;   // which of those that were looked up it is
+  int block;  // of the lane's half
+
+  __device__ __forceinline__ TurnPages(const PageTable& pages, int token, int end, int lane) : next(token) {
+    look_up(pages, end, lane);
+  }
+  __device__ __forceinline__ void look_up(const PageTable& pages, int end, int lane) {
+    turn = 0;
+    block = pages.block_of(next + lane / 2 * kStep + lane % 2 * kHalfTurn, end);
+  }
+  __device__ __forceinline__ int block_of_half(int h) const { return __shfl_sync(kAllLanes, block, 2 * turn + h); }
+  __device__ __forceinline__ void advance(const PageTable& pages, int end, int lane) {
+    next += kStep;
+    if (++turn == kTurns) look_up(pages, end, lane);
   }
 };
 

@@ -127,11 +127,11 @@ inline LaunchOptions dependent_launch(int cluster = 1) {
 
 // What kFastest means for this kernel and this number of partitions.
 template <class Kernel>
-qwen::Merge merge_for(qwen::Merge wanted, Kernel kernel, int64_t partitions) {
+qwen::Merge merge_for(qwen::Merge wanted, Kernel kernel, int64_t partitions, size_t shared_bytes = 0) {
   if (wanted == qwen::Merge::kLastBlock || wanted == qwen::Merge::kLeavePartials) return wanted;
   const int most = wanted == qwen::Merge::kFastest ? kFastClusters : kClusterBlocks;
   const bool fits = partitions > 1 && (partitions & (partitions - 1)) == 0 && partitions <= most &&
-                    partitions <= most_cluster_blocks(kernel, kAttentionThreads, 0);
+                    partitions <= most_cluster_blocks(kernel, kAttentionThreads, shared_bytes);
   if (fits) return qwen::Merge::kCluster;
   if (wanted == qwen::Merge::kFastest) return qwen::Merge::kLastBlock;
   throw std::runtime_error(

@@ -4,14 +4,12 @@
 // eighth.
 //
 // Scales    A quarter of a row has one scale, and so has an eighth; with groups of 16 numbers two: a part each.
-// Pages     Eight tokens lie in one page, whatever its size: each half of a turn has its own.
+// Pages     Each half of a turn lies in one: TurnPages of kv_pages.cuh.
 // Caching   Through the first-level cache: neighbouring records share sectors, and so do scales.
 #pragma once
 
 #include "kv_pages.cuh"
 #include "quantized_rows.cuh"
-
-constexpr int kTurnTokens = 16, kHalfTurn = kTurnTokens / 2;  // of a warp
 
 // A row's codes and scale, from the lane's own on.
 struct LaneRow {
@@ -160,26 +158,18 @@ struct QuantizedTurn {
   uint32_t key_scales[2][kParts] = {}, value_scales[4][kParts] = {};  // as they are stored
   RowOffset at[2];                                                    // where the tokens of each half lie
   int tokens[2];                                                      // how many there are, or more; -1: no block
-  int next;                                                           // the first token of the turn after this one
-  int next_block;                                                     // where half `lane` % 2 of it lies
 
-  __device__ __forceinline__ void look_up(const QuantizedPages& head, int end, int lane) {
-    next_block = head.block_of(next + lane % 2 * kHalfTurn, end);
-  }
-  __device__ __forceinline__ void begin(const QuantizedPages& head, int token, int end, int lane) {
-    next = token;
-    look_up(head, end, lane);
-  }
-  // On to the next turn: its keys are asked for, and its values later.
-  __device__ __forceinline__ void advance(const QuantizedPages& head, int end, int stored, int step, int lane) {
+  // On to the turn that comes next: its keys are asked for, and its values later.
+  template <int kStep>
+  __device__ __forceinline__ void advance(
+      const QuantizedPages& head, TurnPages<kStep>& turns, int end, int stored, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int first = next + kHalfTurn * h, block = __shfl_sync(kAllLanes, next_block, h);
+      const int first = turns.next + kHalfTurn * h, block = turns.block_of_half(h);
       tokens[h] = head.has(block) ? stored - first : -1;
       at[h] = head.offset(tokens[h] > 0 ? block : 0, first);
     }
-    next += step;
-    look_up(head, end, lane);
+    turns.advance(head, end, lane);
     load_keys(head, lane);
   }
 

@@ -14,7 +14,7 @@
 #include "query_tiles.cuh"
 #include "tensor_cores.cuh"
 
-template <int kGroup, ValueFormat kValues, int kParts>
+template <int kGroup, ValueFormat kValues, int kParts, int kMostAhead>
 struct QuantizedReader {
   using Queries = QueryTiles<kGroup, kValues>;
   using Turn = QuantizedTurn<kValues, kParts>;
@@ -22,7 +22,7 @@ struct QuantizedReader {
   using Scores = float[Queries::kTiles][2];
   using Weights = SplitPair[Queries::kTiles][kParts][2];
   static constexpr int kTiles = Queries::kTiles, kWords = 4;   // words of four codes: an eighth of a row
-  static constexpr int kAhead = kTiles == 1 ? 2 : 1;           // turns on their way; they are computed side by side
+  static constexpr int kAhead = kTiles == 1 ? kMostAhead : 1;  // turns on their way; they are computed side by side
   static constexpr int kChains = kTiles == 1 ? 2 : 1;          // sums of a score that do not wait for each other
   static constexpr int kStep = kAttentionWarps * kTurnTokens;  // tokens of the block in a turn
   // In units the largest weight is from 2^kAbove on, and has room up to the largest half.
@@ -178,8 +178,13 @@ struct QuantizedReader {
   // The tokens of kTurns turns, from `token` on. Where all on their way count, the next ones are asked for.
   // --8<-- [start:turns]
   template <int kTurns, class AddNew>
-  __device__ __forceinline__ void absorb(
-      Turn* turns, const QuantizedPages& head, int token, int end, int stored, AddNew add_new) {
+  __device__ __forceinline__ void absorb(Turn* turns,
+                                         const QuantizedPages& head,
+                                         TurnPages<kStep>& coming,
+                                         int token,
+                                         int end,
+                                         int stored,
+                                         AddNew add_new) {
     constexpr bool kMore = kTurns == kAhead;
     Scores score[kTurns];
     Weights weights[kTurns];
@@ -187,7 +192,7 @@ struct QuantizedReader {
     for (int p = 0; p < kTurns; ++p) {
       add_new(turns[p], token + p * kStep);
       scores(turns[p], score[p]);
-      if (kMore) turns[p].advance(head, end, stored, kAhead * kStep, lane);
+      if (kMore) turns[p].advance(head, coming, end, stored, lane);
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) weigh<kTurns>(turns, n, score, weights);
@@ -204,17 +209,17 @@ struct QuantizedReader {
   template <class Ready, class AddNew>
   __device__ __forceinline__ void read(
       const QuantizedPages& head, int token, int end, int stored, Ready ready, AddNew add_new) {
+    TurnPages<kStep> coming(head, token, end, lane);
     Turn turns[kAhead];
 #pragma unroll
     for (int p = 0; p < kAhead; ++p) {
-      turns[p].begin(head, token + p * kStep, end, lane);
-      turns[p].advance(head, end, stored, kAhead * kStep, lane);
+      turns[p].advance(head, coming, end, stored, lane);
       turns[p].load_values(head, lane);
     }
     ready();
     const int all = end - (kAhead - 1) * kStep;  // before it the last of the turns has tokens, too
-    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, token, end, stored, add_new);
-    if (kAhead == 2 && token < end) absorb<1>(turns, head, token, end, stored, add_new);
+    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, coming, token, end, stored, add_new);
+    if (kAhead == 2 && token < end) absorb<1>(turns, head, coming, token, end, stored, add_new);
   }
   // --8<-- [end:read]
   // --8<-- [start:leave]

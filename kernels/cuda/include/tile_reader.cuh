@@ -11,6 +11,7 @@
 #pragma once
 
 #include "paged_attention.cuh"
+#include "staged_turn.cuh"
 #include "tensor_cores.cuh"
 #include "tile_turn.cuh"
 #include "weight_parts.cuh"
@@ -21,10 +22,9 @@ struct TileReader {
   using Turn = TileTurn<T, Lanes>;
   using Parts = WeightParts<T>;
   static constexpr int kGroup = Lanes::kGroup, kPacks = Pages::kKeyPacks;
-  static constexpr int kTurn = Turn::kTokens, kBlockTurn = kAttentionWarps * kTurn;
+  static constexpr int kStep = kAttentionWarps * kTurnTokens;           // tokens of the block in a turn
   static constexpr int kParts = 3, kTiles = (kParts * kGroup + 7) / 8;  // of 8 columns
   static constexpr int kWords = 4 * Pages::kValuePacks;                 // of a value: two dimensions each
-  static constexpr int kAhead = 1;                                      // turns on their way
 
   const int lane, g = lane / 4, t = lane % 4;
   uint32_t q[kPacks][4];  // operand a
@@ -48,13 +48,14 @@ struct TileReader {
 
   // --8<-- [start:scores]
   // Of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; -inf where there is no token.
-  __device__ __forceinline__ void scores(const Turn& turn, float (&score)[4]) const {
+  template <class AnyTurn>
+  __device__ __forceinline__ void scores(const AnyTurn& turn, float (&score)[4]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float first[4] = {}, second[4] = {};
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        const uint4& key = turn.keys[h][p];
+        const uint4 key = turn.key(h, p);
         mma_m16n8k16<T>(first, q[p], {key.x, key.y});
         mma_m16n8k16<T>(second, q[p], {key.z, key.w});
       }
@@ -99,58 +100,74 @@ struct TileReader {
   __device__ __forceinline__ int column_head(int c) const { return (2 * t + c) % kGroup; }
 
   // Two dimensions of four tokens become words of two tokens.
-  __device__ __forceinline__ void add_values(const Turn& turn, const uint32_t (&b)[kTiles][2]) {
+  template <class AnyTurn>
+  __device__ __forceinline__ void add_values(const AnyTurn& turn, const uint32_t (&b)[kTiles][2]) {
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      uint32_t x[4], a[4];
+    for (int p = 0; p < Pages::kValuePacks; ++p) {
+      uint4 packs[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = turn.value_word(i, w);
+      for (int i = 0; i < 4; ++i) packs[i] = turn.value(i, p);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = __byte_perm(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? 0x5410 : 0x7632);
+      for (int w = 0; w < 4; ++w) {
+        uint32_t x[4], a[4];
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) mma_m16n8k16<T>(o[n][w], a, b[n]);
-    }
-  }
-
-  // Of the half of a turn that the lane looks up; counted from the begin of the block's tokens.
-  static __device__ __forceinline__ int first_token(int warp, int lane) { return warp * kTurn + Turn::half_of(lane); }
-
-  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache. `token` is the lane's first_token(),
-  // in page `first`. When the first keys are on their way, ready() sets q; then add_new(turn, token), which is told a
-  // turn's first token, may put one that is not stored into it.
-  template <class Ready, class AddNew>
-  __device__ __forceinline__ void read(
-      const PagedHead<T>& head, int token, int first, int end, int stored, Ready ready, AddNew add_new) {
-    const Pages pages(head, lane);
-    Turn turns[kAhead];
-    token -= Turn::half_of(lane);
+        for (int i = 0; i < 4; ++i) x[i] = word_of(packs[i], w);
 #pragma unroll
-    for (int p = 0; p < kAhead; ++p) {
-      const int ahead = p * kBlockTurn;
-      turns[p].begin(token + ahead, p == 0 ? first : pages.block_of(token + ahead + Turn::half_of(lane), end));
-      turns[p].advance(pages, end, stored, kAhead * kBlockTurn, lane);
-      turns[p].load_keys(pages, lane);
-      turns[p].load_values(pages, lane);
-    }
-    ready();
-    while (token < end) {
+        for (int i = 0; i < 4; ++i) a[i] = __byte_perm(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? 0x5410 : 0x7632);
 #pragma unroll
-      for (Turn& turn : turns) {
-        if (token >= end) break;
-        float score[4];
-        uint32_t weights[kTiles][2];
-        add_new(turn, token);
-        scores(turn, score);
-        turn.advance(pages, end, stored, kAhead * kBlockTurn, lane);
-        turn.load_keys(pages, lane);
-        __syncwarp();  // the compiler may not put these loads off
-        weigh(score, weights);
-        add_values(turn, weights);
-        turn.load_values(pages, lane);
-        token += kBlockTurn;
+        for (int n = 0; n < kTiles; ++n) mma_m16n8k16<T>(o[n][4 * p + w], a, b[n]);
       }
     }
   }
+  static __device__ __forceinline__ uint32_t word_of(const uint4& pack, int w) {
+    return w == 0 ? pack.x : w == 1 ? pack.y : w == 2 ? pack.z : pack.w;
+  }
+
+  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache, and where, `coming` knows. When the
+  // first turns are on their way, ready() sets q; then add_new(turn, token), which is told a turn's first token, may
+  // put one that is not stored into it. With kStaged every other turn comes through `stage`, kStagedBytes of shared
+  // memory: two turns are on their way.
+  // --8<-- [start:read]
+  template <bool kStaged, class Ready, class AddNew>
+  __device__ __forceinline__ void read(const PagedHead<T>& head,
+                                       TurnPages<kStep> coming,
+                                       int end,
+                                       int stored,
+                                       unsigned char* stage,
+                                       Ready ready,
+                                       AddNew add_new) {
+    const Pages pages(head, lane);
+    StagedTurn<T, Lanes> staged(stage, lane);
+    Turn turn;
+    int token = coming.next;
+    turn.advance(pages, coming, end, stored, lane);
+    turn.load_keys(pages, lane);
+    turn.load_values(pages, lane);
+    if (kStaged) staged.ask(head, coming, end, stored, lane);
+    ready();
+    for (; token < end; token += kStep) {
+      float score[4];
+      uint32_t weights[kTiles][2];
+      add_new(turn, token);
+      scores(turn, score);
+      turn.advance(pages, coming, end, stored, lane);
+      turn.load_keys(pages, lane);
+      __syncwarp();  // the compiler may not put these loads off
+      weigh(score, weights);
+      add_values(turn, weights);
+      turn.load_values(pages, lane);
+      if (!kStaged || token + kStep >= end) continue;
+      token += kStep;
+      staged.wait();
+      add_new(staged, token);
+      scores(staged, score);
+      weigh(score, weights);
+      add_values(staged, weights);
+      __syncwarp();  // all lanes have read it
+      staged.ask(head, coming, end, stored, lane);
+    }
+  }
+  // --8<-- [end:read]
 
   // Adds the parts, and leaves the result in shared memory. Where lanes share a head, each gives half of its numbers
   // away in a step and gets the other half: at the end it has its own few.

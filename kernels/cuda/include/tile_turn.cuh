@@ -3,11 +3,10 @@
 // numbers, and of the values of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 every eighth.
 //
 // Loads     16 bytes a lane. The lanes that share a token ask for consecutive bytes: each sector is used whole.
-// Pages     Eight tokens lie in one page, whatever its size: each half of a turn has its own.
+// Pages     Each half of a turn lies in one: TurnPages of kv_pages.cuh.
 #pragma once
 
 #include "kv_pages.cuh"
-#include "warp_reduce.cuh"
 
 // One KV head in the pages of a sequence, as a lane reads it: its packs if tokens 0 and 1 had slots 0 and 1.
 template <class T, class Lanes>
@@ -37,18 +36,11 @@ struct TilePages : PageTable {
 template <class T, class Lanes>
 struct TileTurn {
   using Pages = TilePages<T, Lanes>;
-  static constexpr int kTokens = 16, kHalf = kTokens / 2;
   uint4 keys[2][Pages::kKeyPacks], values[4][Pages::kValuePacks];
   uint64_t at[2];              // where the tokens of each half lie
   int tokens[2], in_cache[2];  // how many there are, and how many of them in the cache; or more
-  int next;                    // the first token of the turn after this one
-  int next_block;              // where half `lane` % 2 of it lies
 
-  // The half that a lane looks up for all.
-  static __device__ __forceinline__ int half_of(int lane) { return lane % 2 * kHalf; }
-
-  __device__ __forceinline__ void begin(int token, int block) {
-    next = token, next_block = block;
+  __device__ __forceinline__ TileTurn() {
 #pragma unroll
     for (int p = 0; p < Pages::kKeyPacks; ++p) keys[0][p] = keys[1][p] = make_uint4(0, 0, 0, 0);
 #pragma unroll
@@ -57,17 +49,17 @@ struct TileTurn {
       for (int p = 0; p < Pages::kValuePacks; ++p) values[i][p] = make_uint4(0, 0, 0, 0);
     }
   }
-  // On to the next turn: its place. It is loaded later.
-  __device__ __forceinline__ void advance(const Pages& pages, int end, int stored, int step, int lane) {
+  // On to the turn that comes next: its place. It is loaded later.
+  template <int kStep>
+  __device__ __forceinline__ void advance(const Pages& pages, TurnPages<kStep>& turns, int end, int stored, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int first = next + kHalf * h, block = __shfl_sync(kAllLanes, next_block, h);
+      const int first = turns.next + kHalfTurn * h, block = turns.block_of_half(h);
       tokens[h] = pages.has(block) ? end - first : 0;
       in_cache[h] = min(tokens[h], stored - first);
       at[h] = pages.offset(block, first);
     }
-    next += step;
-    next_block = pages.block_of(next + half_of(lane), end);
+    turns.advance(pages, end, lane);
   }
   __device__ __forceinline__ void load_keys(const Pages& pages, int lane) {
 #pragma unroll
@@ -92,7 +84,7 @@ struct TileTurn {
     key += lane % 4 * 8, value += lane / 4 * 8;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (n != lane / 4 + kHalf * h) continue;
+      if (n != lane / 4 + kHalfTurn * h) continue;
 #pragma unroll
       for (int p = 0; p < Pages::kKeyPacks; ++p) {
         keys[h][p] = *reinterpret_cast<const uint4*>(key + p * Pages::kKeyStep);
@@ -100,16 +92,13 @@ struct TileTurn {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (n != lane % 4 * 2 + i % 2 + kHalf * (i / 2)) continue;
+      if (n != lane % 4 * 2 + i % 2 + kHalfTurn * (i / 2)) continue;
 #pragma unroll
       for (int p = 0; p < Pages::kValuePacks; ++p) {
         values[i][p] = *reinterpret_cast<const uint4*>(value + p * Pages::kValueStep);
       }
     }
   }
-  // Word w of a value's packs: two numbers.
-  __device__ __forceinline__ uint32_t value_word(int i, int w) const {
-    const uint4& pack = values[i][w / 4];
-    return w % 4 == 0 ? pack.x : w % 4 == 1 ? pack.y : w % 4 == 2 ? pack.z : pack.w;
-  }
+  __device__ __forceinline__ const uint4& key(int h, int p) const { return keys[h][p]; }
+  __device__ __forceinline__ const uint4& value(int i, int p) const { return values[i][p]; }
 };
