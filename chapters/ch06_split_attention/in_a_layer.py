@@ -34,7 +34,7 @@ from qwen_cuda.operators import cos_sin_table
 
 RESULTS, OP, LAYERS = "ch06_in_a_layer", "decoder_layer", 28
 CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 1536}))
-TURN = 128  # tokens that a block takes at a time; where a partition has more, the kernel asks for a second turn ahead
+TURN, TWO_TURNS = 128, 144  # a block takes 128 tokens at a time; for larger partitions it asks for two turns ahead
 TARGETS_US = {128: 2.7, 1024: 4.0, 8192: 11.5}
 WEIGHTS = {"qkv": (4096, 1024), "o": (1024, 2048), "gate_up": (6144, 1024), "down": (1024, 3072)}
 Attend = Callable[[int, Tensor], Tensor]  # layer, qkv -> [1, 2048]
@@ -110,11 +110,11 @@ class Layers:
 def plans(context: int) -> Iterator[tuple[Plan, Merge]]:
     """What is tried: one partition, clusters, blocks merged by the last. Two turns ahead where a block has as many."""
     if context <= 1024:
-        yield Plan(TURN if context <= TURN else 2 * TURN, 1), "auto"
+        yield Plan(TURN if context <= TURN else TWO_TURNS, 1), "auto"
     for count in (2, 4, 8, 16):
         size = max(16, -(-context // count // 16) * 16)
         if count * 16 <= context:
-            plan = Plan(size if size <= TURN else 2 * TURN, count)
+            plan = Plan(size if size <= TURN else TWO_TURNS, count)
             yield plan, "cluster"
             yield plan, "last_block"
 

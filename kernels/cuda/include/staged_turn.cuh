@@ -3,8 +3,7 @@
 //
 // Copies    16 bytes a lane: two rows of a head in one instruction.
 // Order     Pack p of row r lies at place p ^ order_of(r): lanes that read together, packs of two keys or of four
-// values,
-//           find them in different banks.
+//           values, find them in different banks.
 // Absent    A token that is not there has zeros, and weighs nothing.
 #pragma once
 
