@@ -33,7 +33,7 @@ KERNEL, PAGES, READER, MERGE = (
     "quantized_reader.cuh",
     "partition_merge.cuh",
 )
-ONE_AHEAD = Edit(READER, "kAhead = kTiles == 1 ? 2 : 1", "kAhead = 1")
+ONE_AHEAD = Edit(READER, "kAhead = kTiles == 1 ? kMostAhead : 1", "kAhead = 1")
 TWO_BLOCKS = Edit(KERNEL, "__launch_bounds__(kAttentionThreads)", "__launch_bounds__(kAttentionThreads, 2)")
 
 EDITS: dict[str, tuple[Edit, ...]] = {
@@ -41,7 +41,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         Edit(
             READER,
             "absorb<kAhead>(turns,",
-            "absorb<1>(turns, head, token, end, stored, add_new), absorb<1>(turns + 1,",
+            "absorb<1>(turns, head, coming, token, end, stored, add_new), absorb<1>(turns + 1,",
         ),
         Edit(READER, "kMore = kTurns == kAhead", "kMore = true"),
     ),
