@@ -41,7 +41,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         Edit(
             READER,
             "absorb<kAhead>(turns,",
-            "absorb<1>(turns, head, coming, token, end, stored, add_new), absorb<1>(turns + 1,",
+            "absorb<1>(turns, head, next, token, end, stored, add_new), absorb<1>(turns + 1,",
         ),
         Edit(READER, "kMore = kTurns == kAhead", "kMore = true"),
     ),

@@ -178,13 +178,8 @@ struct QuantizedReader {
   // The tokens of kTurns turns, from `token` on. Where all on their way count, the next ones are asked for.
   // --8<-- [start:turns]
   template <int kTurns, class AddNew>
-  __device__ __forceinline__ void absorb(Turn* turns,
-                                         const QuantizedPages& head,
-                                         TurnPages<kStep>& coming,
-                                         int token,
-                                         int end,
-                                         int stored,
-                                         AddNew add_new) {
+  __device__ __forceinline__ void absorb(
+      Turn* turns, const QuantizedPages& head, TurnPages<kStep>& next, int token, int end, int stored, AddNew add_new) {
     constexpr bool kMore = kTurns == kAhead;
     Scores score[kTurns];
     Weights weights[kTurns];
@@ -192,7 +187,7 @@ struct QuantizedReader {
     for (int p = 0; p < kTurns; ++p) {
       add_new(turns[p], token + p * kStep);
       scores(turns[p], score[p]);
-      if (kMore) turns[p].advance(head, coming, end, stored, lane);
+      if (kMore) turns[p].advance(head, next, end, stored, lane);
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) weigh<kTurns>(turns, n, score, weights);
@@ -209,17 +204,17 @@ struct QuantizedReader {
   template <class Ready, class AddNew>
   __device__ __forceinline__ void read(
       const QuantizedPages& head, int token, int end, int stored, Ready ready, AddNew add_new) {
-    TurnPages<kStep> coming(head, token, end, lane);
+    TurnPages<kStep> next(head, token, end, lane);
     Turn turns[kAhead];
 #pragma unroll
     for (int p = 0; p < kAhead; ++p) {
-      turns[p].advance(head, coming, end, stored, lane);
+      turns[p].advance(head, next, end, stored, lane);
       turns[p].load_values(head, lane);
     }
     ready();
     const int all = end - (kAhead - 1) * kStep;  // before it the last of the turns has tokens, too
-    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, coming, token, end, stored, add_new);
-    if (kAhead == 2 && token < end) absorb<1>(turns, head, coming, token, end, stored, add_new);
+    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, next, token, end, stored, add_new);
+    if (kAhead == 2 && token < end) absorb<1>(turns, head, next, token, end, stored, add_new);
   }
   // --8<-- [end:read]
   // --8<-- [start:leave]

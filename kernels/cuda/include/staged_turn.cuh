@@ -51,8 +51,8 @@ struct StagedTurn {
         const bool there = i + of_copy < in_cache;
         const int64_t from = at + (i + of_copy) * head.slot_stride;
         unsigned char* to = rows + row * kStagedRow + 16 * (pack ^ order_of(row));
-        copies.template ask<16>(to, head.k + from, there);
-        copies.template ask<16>(to + kTurnTokens * kStagedRow, head.v + from, there);
+        copies.ask(to, head.k + from, there);
+        copies.ask(to + kTurnTokens * kStagedRow, head.v + from, there);
       }
     }
     copies.close_group();
