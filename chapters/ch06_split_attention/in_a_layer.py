@@ -33,7 +33,7 @@ from qwen_cuda.loading import load_operators
 from qwen_cuda.operators import cos_sin_table
 
 RESULTS, OP, LAYERS = "ch06_in_a_layer", "decoder_layer", 28
-CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 1536}))
+CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 1152, 1536}))
 TURN, TWO_TURNS = 128, 144  # a block takes 128 tokens at a time; for larger partitions it asks for two turns ahead
 TARGETS_US = {128: 2.7, 1024: 4.0, 8192: 11.5}
 WEIGHTS = {"qkv": (4096, 1024), "o": (1024, 2048), "gate_up": (6144, 1024), "down": (1024, 3072)}
@@ -117,6 +117,8 @@ def plans(context: int) -> Iterator[tuple[Plan, Merge]]:
             plan = Plan(size if size <= TURN else TWO_TURNS, count)
             yield plan, "cluster"
             yield plan, "last_block"
+    if 8 * TURN < context < 16 * TURN:
+        yield Plan(TURN, 16), "last_block"  # whole turns, and blocks that leave
 
 
 def name_of(plan: Plan, merge: Merge) -> str:
