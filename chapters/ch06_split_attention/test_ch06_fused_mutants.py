@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "the new token comes from the cache",
         "It is stored, but attended to as the cache had it before.",
-        kernel("    if (mine) loaded.put(", "    if (false) loaded.put("),
+        kernel("    if (mine) turn.put(", "    if (false) turn.put("),
     ),
     Mutant(
         "stored by nobody",
@@ -39,12 +39,12 @@ MUTANTS = (
     Mutant(
         "turns counted from the context's begin",
         "In a partition that does not begin at a whole round of turns another warp has it.",
-        kernel("max(newest - begin, 0) / Reader::kTurn", "max(newest, 0) / Reader::kTurn"),
+        kernel("max(newest - begin, 0) / kTurnTokens", "max(newest, 0) / kTurnTokens"),
     ),
     Mutant(
         "turns one too large",
         "The token behind the last of a turn is looked for in this turn.",
-        kernel("max(newest - begin, 0) / Reader::kTurn", "max(newest - begin, 0) / (Reader::kTurn + 1)"),
+        kernel("max(newest - begin, 0) / kTurnTokens", "max(newest - begin, 0) / (kTurnTokens + 1)"),
     ),
     Mutant(
         "an empty context stores nothing",
@@ -60,14 +60,14 @@ MUTANTS = (
         "read from the cache too",
         "The slot of the new token is loaded: NaN, before anyone has stored there.",
         (
-            *kernel("first_block, end, newest, ready", "first_block, end, end, ready"),
-            *kernel("    if (mine) loaded.put(", "    if (false) loaded.put("),
+            *kernel("pages, end, newest, stage", "pages, end, end, stage"),
+            *kernel("    if (mine) turn.put(", "    if (false) turn.put("),
         ),
     ),
     Mutant(
         "the last stored token is not read",
         "One more than the new one counts as not stored.",
-        kernel("end, newest, ready", "end, newest - 1, ready"),
+        kernel("end, newest, stage", "end, newest - 1, stage"),
     ),
     Mutant(
         "value in place of the key",
