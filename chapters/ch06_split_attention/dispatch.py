@@ -27,6 +27,8 @@ NEAREST: dict[Op, Op] = {"paged_attention_fp8": "paged_attention", "paged_attent
 Merge = Literal["auto", "cluster", "last_block"]
 MOST_CLUSTER = 8  # blocks that every GPU with clusters runs as one; 16 is more than CUDA promises
 LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
+# Tokens: of a context in one partition. Fused attention reads up to so many in one turn, with more warps and blocks.
+IN_ONE_TURN = (192, 256)
 CPU_SMS = 1  # on a CPU one block a KV head is enough: there is no latency to hide
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from chapters.ch05_grouped_attention.candidates import BLOCK_SIZE, Shape
 from chapters.ch06_split_attention import plan_table
 from chapters.ch06_split_attention.candidates import layout
-from chapters.ch06_split_attention.dispatch import Merge, Plan, Row, architecture, write_table
+from chapters.ch06_split_attention.dispatch import IN_ONE_TURN, Merge, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.fused_candidates import EPS, THETA
 from chapters.ch06_split_attention.targets import FUSED_OP
 from qwen_cuda.benchmarking import Report, arguments, results_path
@@ -33,7 +33,7 @@ from qwen_cuda.loading import load_operators
 from qwen_cuda.operators import cos_sin_table
 
 RESULTS, OP, LAYERS = "ch06_in_a_layer", "decoder_layer", 28
-CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 1152, 1536}))
+CONTEXTS = tuple(sorted({*plan_table.CONTEXTS, 192, 384, 1152, 1536}))
 TURN, TWO_TURNS = 128, 144  # a block takes 128 tokens at a time; for larger partitions it asks for two turns ahead
 TARGETS_US = {128: 2.7, 1024: 4.0, 8192: 11.5}
 WEIGHTS = {"qkv": (4096, 1024), "o": (1024, 2048), "gate_up": (6144, 1024), "down": (1024, 3072)}
@@ -109,8 +109,9 @@ class Layers:
 
 def plans(context: int) -> Iterator[tuple[Plan, Merge]]:
     """What is tried: one partition, clusters, blocks merged by the last. Two turns ahead where a block has as many."""
-    if context <= 1024:
-        yield Plan(TURN if context <= TURN else TWO_TURNS, 1), "auto"
+    if context <= 512:
+        for size in IN_ONE_TURN:
+            yield Plan(size, 1), "auto"
     for count in (2, 4, 8, 16):
         size = max(16, -(-context // count // 16) * 16)
         if count * 16 <= context:

@@ -23,7 +23,7 @@ from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention import candidates
 from chapters.ch06_split_attention import fused_candidates as fused
 from chapters.ch06_split_attention.candidates import CLUSTERS, has_clusters
-from chapters.ch06_split_attention.dispatch import Op, Plan, Row, architecture, write_table
+from chapters.ch06_split_attention.dispatch import IN_ONE_TURN, Op, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.targets import OP
 from qwen_cuda.benchmarking import (
     Operands,
@@ -43,7 +43,7 @@ from qwen_cuda.loading import load_operators
 RESULTS = "ch06_plans"
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-SIZES = (64, 128, 256)  # tokens of a partition, at the least
+SIZES, LARGE = (64, 128, 256), 512  # tokens of a partition, at the least
 BLOCKS_PER_SM = (0.5, 1.0, 2.0)
 
 
@@ -66,10 +66,10 @@ OPERATORS: dict[Op, Operator] = {
 def plans(heads: int, context: int, sms: int, *, clusters: bool) -> list[Plan]:
     """What is tried with each of SIZES, as far as the context goes.
 
-    No partition; about each of BLOCKS_PER_SM, merged by the last block; and clusters of all sizes for which half of the
+    No partition, whose size tells fused attention whether it has one turn; about each of BLOCKS_PER_SM, merged by the last block; and clusters of all sizes for which half of the
     blocks can run at once.
     """
-    found = [Plan(SIZES[-1], 1)]
+    found = [Plan(size, 1) for size in (*IN_ONE_TURN, LARGE)]
     for size in SIZES:
         for share in BLOCKS_PER_SM:
             count = min(max(1, int(share * sms) // heads), -(-context // size))

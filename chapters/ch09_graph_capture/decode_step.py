@@ -23,12 +23,14 @@ from qwen_cuda.operators import argmax_workspace
 class StepKind(NamedTuple):
     """What kernels a step launches, with which grids. Steps of one kind differ in the contents of memory alone.
 
-    `greedy`: no row draws at random or penalises, so that the head need not write its logits.
+    `greedy`: no row draws at random or penalises, so that the head need not write its logits. `steps`: so many follow
+    each other in one graph.
     """
 
     rows: int
     plan: Plan
     greedy: bool
+    steps: int = 1
 
 
 class DecodeStep:
@@ -52,7 +54,7 @@ class DecodeStep:
 
     # --8<-- [start:step]
     def __call__(self, kind: StepKind) -> None:
-        """Enqueues a step of the first `kind.rows` rows. The host copies nothing."""
+        """Enqueues one step of the first `kind.rows` rows. The host copies nothing."""
         model, ops = self.model, self.model.ops
         rows = self.rows.part(slice(kind.rows))
         workspace = model.workspace(kind.rows, kind.plan.partitions)

@@ -4,9 +4,9 @@
     runs = [decoder.start(row, prompt, SamplingParams(), new_tokens=100) for row, prompt in enumerate(prompts)]
     token = decoder.next(runs[0])       # enqueues a step of all rows where need be; waits for the token
 
-The device writes each token into memory that the host can read, so the host asks for nothing: it looks. It enqueues the
-next step before it looks for the token of the last one. So the device always has work, and that a text has ended costs
-one step that nobody needed.
+The device writes each token into memory that the host can read, so the host asks for nothing: it looks. It enqueues
+steps before it looks for the token of the last one. So the device always has work, and that a text has ended costs a
+few steps that nobody needed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from chapters.ch04_paged_kv.paged_cache import PagedKVCache
+from chapters.ch06_split_attention.dispatch import Plan
 from chapters.ch06_split_attention.paged_model import CHUNK, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decode_rows import UNKNOWN, DecodeRows
@@ -26,6 +27,7 @@ from chapters.ch09_graph_capture.step_graphs import StepGraphs
 from qwen3_ref.sampling import SamplingParams
 
 MOST_ROWS = 8
+STEPS = 4  # that follow each other in a graph, as far as nothing but memory changes
 
 
 @dataclass(eq=False)
@@ -163,17 +165,33 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Enqueues a step of all rows whose runs may draw more. Without any, nothing happens."""
+        """Enqueues a step of all rows whose runs may draw more, or with graphs `STEPS`. Without any, nothing happens."""
         going = [run for run in self._runs if run is not None and run.drawn < run.room]
         if not going:
             return
+        kind = self._kind(going)
+        self.graphs(kind)
+        for run in going:
+            run.drawn += kind.steps
+        self._mark()
+
+    # --8<-- [start:kind]
+    def _kind(self, going: Sequence[Run]) -> StepKind:
+        """Of the next steps: as many as these runs have left, while one plan fits them all."""
         count = 1 + max(run.row for run in going)
         longest = max(run.first + run.drawn for run in going)
-        plan = self.model.plans(count, self.model.config.num_key_value_heads, longest, self.model.device)
-        self.graphs(StepKind(count, plan, all(run.greedy for run in going)))
-        for run in going:
-            run.drawn += 1
-        self._mark()
+
+        def plan(context: int) -> Plan:
+            heads = self.model.config.num_key_value_heads
+            return self.model.plans(count, heads, context, self.model.device)
+
+        one = StepKind(count, plan(longest), all(run.greedy for run in going))
+        left = min(run.room - run.drawn for run in going)
+        graph = self.graphs.enabled and self.graphs.knows(one)
+        several = graph and left >= STEPS and plan(longest + STEPS - 1) == one.plan
+        return one._replace(steps=STEPS) if several else one
+
+    # --8<-- [end:kind]
 
     @torch.inference_mode()
     def finish(self, run: Run) -> None:

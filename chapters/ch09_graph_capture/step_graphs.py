@@ -19,8 +19,8 @@ Run = Callable[[StepKind], None]
 class StepGraphs:
     """Runs steps: the first of a kind launch by launch, the second is captured and replayed, as are all after it.
 
-    The first one builds, allocates and tunes what a capture must not. Graphs share one pool of memory, since no two
-    run at once.
+    The first one builds, allocates and tunes what a capture must not; how many steps follow each other makes no
+    difference to that. Graphs share one pool of memory, since no two run at once.
 
     Args:
         run: enqueues a step.
@@ -46,15 +46,23 @@ class StepGraphs:
     def captured(self) -> tuple[StepKind, ...]:
         return tuple(self._graphs)
 
+    def knows(self, kind: StepKind) -> bool:
+        """Whether a step of this kind, alone or among several, has run."""
+        return kind._replace(steps=1) in self._seen
+
     # --8<-- [start:call]
     def __call__(self, kind: StepKind) -> None:
-        """Enqueues a step on the current stream."""
-        if self.enabled and kind in self._seen and kind not in self._graphs:
+        """Enqueues `kind.steps` steps on the current stream."""
+        if self.enabled and self.knows(kind) and kind not in self._graphs:
             self._capture(kind)
-        self._seen.add(kind)
+        self._seen.add(kind._replace(steps=1))
         if kind in self._graphs:
             self._graphs[kind].replay()
         else:
+            self._enqueue(kind)
+
+    def _enqueue(self, kind: StepKind) -> None:
+        for _ in range(kind.steps):
             self._run(kind)
 
     def _capture(self, kind: StepKind) -> None:
@@ -63,7 +71,7 @@ class StepGraphs:
         try:
             torch.cuda.synchronize(self._device)
             with torch.cuda.graph(graph, pool=self._pool):
-                self._run(kind)
+                self._enqueue(kind)
         except RuntimeError as error:
             self._give_up(error)
             return

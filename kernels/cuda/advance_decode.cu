@@ -1,6 +1,8 @@
 // advance_decode.cu: the end of a decode step. Each row goes on with its new token, and the host need not know yet.
 //
 // Mapping   A block a row; its threads share the columns of the embedding. Thread 0 counts.
+// Overlap   The kernel after it may begin when the one ahead has ended: that is the barrier between two steps, behind
+//           which lengths and tables may be read ahead (fused_decode_attention.cu).
 // Traffic   2 bytes read and 4 written a column: a few KiB, which latency hides.
 // Contract  Exact: a 16-bit number is a float. The token's id reaches `history` in one store of 8 bytes, so that a host
 //           that looks there, in its own memory, sees the old number or the new one.
@@ -9,7 +11,7 @@
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kColumns = 4;  // of a thread at once
 
 struct Next {
   int position, slot;  // slot: -1 for a row that rests
@@ -34,21 +36,34 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) advance_rows(qwen::AdvanceDecode a) {
   const int64_t row = blockIdx.x;
   grid_dependency_wait();
+  grid_dependency_trigger();  // all that is older has ended: the next step's first weights may come
   const int64_t id = a.ids[row];
+  // The embedding is asked for together with the row's length and page: neither waits for the other.
+  const T* token = static_cast<const T*>(a.embedding) + (id < 0 || id >= a.vocab ? 0 : id) * a.hidden;
+  T columns[kColumns];
+  const auto load = [&](int64_t first) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (first + c * kThreads < a.hidden) columns[c] = token[first + c * kThreads];
+    }
+  };
+  load(threadIdx.x);
   const Next next = next_of(a, row, id);
   const bool rests = next.slot < 0;
-  const T* token = static_cast<const T*>(a.embedding) + (rests ? 0 : id) * a.hidden;
-  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
-    a.h[row * a.hidden + i] = rests ? 0.0f : to_float(token[i]);
+  // The way into the host's memory is the longest: the id sets out first.
+  if (threadIdx.x == 0 && next.told) a.history[row * a.history_stride + next.position] = id;
+  for (int64_t first = threadIdx.x; first < a.hidden; load(first)) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c, first += kThreads) {
+      if (first < a.hidden) a.h[row * a.hidden + first] = rests ? 0.0f : to_float(columns[c]);
+    }
   }
   __syncthreads();  // all have read context_lens
   if (threadIdx.x != 0) return;
   a.context_lens[row] = rests ? -1 : next.position + 1;
   a.positions[row] = rests ? 0 : next.position;
   a.slot_mapping[row] = next.slot;
-  if (!next.told) return;
-  a.draws[row] += 1;
-  a.history[row * a.history_stride + next.position] = id;
+  if (next.told) a.draws[row] += 1;
 }
 // --8<-- [end:kernel]
 

@@ -1,9 +1,11 @@
 // fused_decode_attention.cu: one launch from packed QKV to the output of attention, for the one new token of each
 // sequence: QK-norm, RoPE, the write of K and V into their page, attention over all tokens, merge of the partitions.
 //
-// Mapping   Block (p, h, s) as in paged_attention_split.cu. Every warp norms and rotates the heads that it needs in
-//           registers (new_token.cuh). The new token is the last of its sequence: the warp whose turn it is takes its K
-//           and V from its own shared memory, in place of the cache, and stores them there.
+// Mapping   Block (p, h, s) as in paged_attention_split.cu. A short context, planned in one piece, has
+//           two blocks a KV head, each with all keys and half of the values' dimensions: more SMs take them in, and
+//           nothing has to be merged. Every warp norms and rotates the heads that it needs in registers
+//           (new_token.cuh). The new token is the last of its sequence: the warp whose turn it is takes its K and V
+//           from its own shared memory, in place of the cache, and stores them there.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first keys and values, weights, cosines. What remains is the way from qkv to out.
 // Products  On Tensor Cores (tile_reader.cuh): the first turn comes after the wait and is hidden by nothing, so its
@@ -26,18 +28,24 @@ using qwen::Merge;
 // together they fill an SM. Then blocks begin, and ask for keys and values, while QKV is still at work. Few blocks had
 // better not, for the SMs that have one make all others wait: they take 8 more.
 template <class Lanes, bool kBeside>
-constexpr int kRegisters = Lanes::kGroup > 2 ? 255 : (kBeside ? 160 : 168);
+constexpr int kRegisters = Lanes::kGroup > 2    ? 255
+                           : Lanes::kShares > 1 ? 65536 / Lanes::kThreads / 8 * 8
+                                                : (kBeside ? 160 : 168);
 
-template <class Lanes>
 bool is_beside(int64_t blocks) {
-  return Lanes::kGroup <= 2 && 3 * blocks > multiprocessors();
+  return 3 * blocks > multiprocessors();
 }
 
 // Whether a second turn is asked for ahead, into shared memory: where a partition has one.
-template <class Lanes>
 bool is_staged(int64_t partition_size) {
-  return Lanes::kGroup <= 2 && partition_size > kAttentionWarps * kTurnTokens && copies_are_async();
+  return partition_size > kAttentionWarps * kTurnTokens && copies_are_async();
 }
+
+// A context that is planned as one partition of so many tokens at most is read in one turn, by as many warps as that
+// takes, in two blocks a KV head.
+constexpr int kShort = 192, kLong = 256;
+template <class Lanes, int kTokens>
+using OneTurn = SharedLanes<Lanes, kTokens / kTurnTokens, 2>;
 
 // --8<-- [start:kernel]
 template <class T, class Lanes, bool kBeside, bool kStaged>
@@ -52,14 +60,16 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   __shared__ NewHead<T> fresh_head;
   using Reader = TileReader<T, Lanes>;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
-  grid_dependency_trigger();
+  const int kv_head = blockIdx.y / Lanes::kShares, share = blockIdx.y % Lanes::kShares;
+  const int partition = blockIdx.x, sequence = blockIdx.z;
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
-  if (!prefetch) grid_dependency_wait();
+  if (!prefetch) grid_dependency_wait();  // before the trigger: the kernels behind may rely on what is older
+  grid_dependency_trigger();
 
   const PagedHead<T> head = a.head(sequence, kv_head);
   const int context = a.context(sequence);
-  const TokenPlace place = place_of(t, sequence);
+  TokenPlace place = place_of(t, sequence);
+  place.kept &= share == 0;  // one block stores
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
   if (begin > 0 && begin >= context) return;
@@ -69,11 +79,11 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   // Whether the turn in which the new token comes is this warp's. Without a context it comes
   // in none, and is stored.
   const int turn = max(newest - begin, 0) / kTurnTokens;
-  const bool mine = newest < end && turn % kAttentionWarps == warp;
+  const bool mine = newest < end && turn % Lanes::kWarps == warp;
   NewToken<T, Lanes> fresh;
   fresh.load_constants(t, place, lane);
 
-  Reader reader(lane);
+  Reader reader(lane, share);
   const auto ready = [&] {
     if (prefetch) grid_dependency_wait();
     fresh.load(t, sequence, kv_head, a.group, lane);
@@ -83,7 +93,7 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   };
   // --8<-- [end:ready]
   const auto add_new = [&](auto& turn, int first) {
-    if (mine) turn.put(newest - first, fresh_head.k, fresh_head.v, lane);
+    if (mine) turn.put(newest - first, fresh_head.k, fresh_head.v, lane, share);
   };
   unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * kStagedBytes : nullptr;
   reader.template read<kStaged>(head, pages, end, newest, stage, ready, add_new);
@@ -91,35 +101,52 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   __syncthreads();
 
   const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
-  const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
-  if (live == 1) return end_of.finish_alone(shared);
+  const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live, share};
+  if (Lanes::kShares > 1 || live == 1) return end_of.finish_alone(shared);
   if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);
   end_of.by_last_block(shared);
 }
 // --8<-- [end:kernel]
 
+template <class T, class Lanes, bool kBeside, bool kStaged>
+void run(const qwen::FusedDecodeAttention& args, const AttentionOperands<T>& operands, cudaStream_t stream) {
+  const qwen::PagedAttention& a = args.split.attention;
+  const auto kernel = attend_new_token<T, Lanes, kBeside, kStaged>;
+  const size_t shared = kStaged ? kAttentionWarps * kStagedBytes : 0;
+  const int64_t partitions = args.split.partials.partitions;
+  const Merge merge = merge_for(args.split.merge, kernel, partitions, shared);
+  const dim3 grid(unsigned(partitions), unsigned(a.kv_heads) * Lanes::kShares, unsigned(a.batch));
+  launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(Lanes::kThreads), shared,
+         stream, args.token, operands, args.split.partials, int(args.split.partition_size), merge, args.prefetch);
+}
+
+// --8<-- [start:plan]
+template <class T, class Lanes>
+void run_as_planned(const qwen::FusedDecodeAttention& args, const AttentionOperands<T>& operands, cudaStream_t stream) {
+  const qwen::PagedAttention& a = args.split.attention;
+  const int64_t partitions = args.split.partials.partitions, size = args.split.partition_size;
+  if constexpr (Lanes::kGroup > 2) {
+    run<T, Lanes, false, false>(args, operands, stream);
+  } else if (partitions == 1 && size <= kShort) {
+    run<T, OneTurn<Lanes, kShort>, false, false>(args, operands, stream);
+  } else if (partitions == 1 && size <= kLong) {
+    run<T, OneTurn<Lanes, kLong>, false, false>(args, operands, stream);
+  } else if (is_staged(size)) {
+    is_beside(partitions * a.kv_heads * a.batch) ? run<T, Lanes, true, true>(args, operands, stream)
+                                                 : run<T, Lanes, false, true>(args, operands, stream);
+  } else {
+    is_beside(partitions * a.kv_heads * a.batch) ? run<T, Lanes, true, false>(args, operands, stream)
+                                                 : run<T, Lanes, false, false>(args, operands, stream);
+  }
+}
+// --8<-- [end:plan]
+
 }  // namespace
 
 void qwen_fused_decode_attention(const qwen::FusedDecodeAttention& args, cudaStream_t stream) {
-  const qwen::PagedAttention& a = args.split.attention;
-  dispatch_attention(a, [&](auto operands, auto lanes) {
+  dispatch_attention(args.split.attention, [&](auto operands, auto lanes) {
     using Lanes = decltype(lanes);
-    if constexpr (Lanes::kHeadDim == kHeadDim) {
-      using Number = typename decltype(operands)::Number;
-      const int64_t partitions = args.split.partials.partitions;
-      constexpr bool kTwo = Lanes::kGroup <= 2;
-      const bool beside = is_beside<Lanes>(partitions * a.kv_heads * a.batch);
-      const bool staged = is_staged<Lanes>(args.split.partition_size);
-      const auto kernel =
-          staged
-              ? (beside ? attend_new_token<Number, Lanes, kTwo, kTwo> : attend_new_token<Number, Lanes, false, kTwo>)
-              : (beside ? attend_new_token<Number, Lanes, kTwo, false> : attend_new_token<Number, Lanes, false, false>);
-      const size_t shared = staged ? kAttentionWarps * kStagedBytes : 0;
-      const Merge merge = merge_for(args.split.merge, kernel, partitions, shared);
-      const dim3 grid(unsigned(partitions), unsigned(a.kv_heads), unsigned(a.batch));
-      launch(dependent_launch(merge == Merge::kCluster ? int(partitions) : 1), kernel, grid, dim3(kAttentionThreads),
-             shared, stream, args.token, operands, args.split.partials, int(args.split.partition_size), merge,
-             args.prefetch);
-    }
+    using Number = typename decltype(operands)::Number;
+    if constexpr (Lanes::kHeadDim == kHeadDim) run_as_planned<Number, Lanes>(args, operands, stream);
   });
 }

@@ -42,9 +42,9 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
   auto& shared = tiles.results();
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int partition = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
-  grid_dependency_trigger();
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
-  if (!prefetch) grid_dependency_wait();
+  if (!prefetch) grid_dependency_wait();  // before the trigger: the kernels behind may rely on what is older
+  grid_dependency_trigger();
 
   const TokenPlace place = place_of(t, sequence);
   const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);

@@ -29,12 +29,22 @@ struct AttentionLanes {
   static constexpr int kRun = kGroup <= 4 ? 4 : 2;            // tokens of a stream in a turn
   static constexpr int kTurn = kStreams * kRun;               // tokens of a warp in a turn
   static constexpr int kBlockTurn = kAttentionWarps * kTurn;  // tokens of the block in a turn
+  // Warps of a block, and dimensions of the values that are the block's: all of them.
+  static constexpr int kWarps = kAttentionWarps, kThreads = kWarps * kWarpSize, kShares = 1, kValueDim = kHeadDim;
   // Element i of a lane's kDims is this dimension of the head.
   static __device__ __forceinline__ int dimension(int lane, int i) {
     return i / 8 * (8 * kPerToken) + lane % kPerToken * 8 + i % 8;
   }
 };
 // --8<-- [end:mapping]
+
+// The same heads in larger blocks, of which kDimensionShares take the same tokens: each of them all of the keys, and
+// its share of the values' dimensions. What it has then is right as it is, and nothing is merged.
+template <class Lanes, int kBlockWarps, int kDimensionShares>
+struct SharedLanes : Lanes {
+  static constexpr int kWarps = kBlockWarps, kThreads = kWarps * kWarpSize, kShares = kDimensionShares;
+  static constexpr int kValueDim = Lanes::kHeadDim / kShares;
+};
 
 // Where a lane's first token lies, counted from the begin of the block's tokens.
 template <class Lanes>
@@ -45,17 +55,17 @@ __device__ __forceinline__ int first_token_of_lane(int warp, int lane) {
 // What the warps of a block bring together.
 template <class Lanes>
 struct WarpPartials {
-  float m[kAttentionWarps][Lanes::kGroup], l[kAttentionWarps][Lanes::kGroup];
-  alignas(16) float o[kAttentionWarps][Lanes::kGroup][Lanes::kHeadDim];
+  float m[Lanes::kWarps][Lanes::kGroup], l[Lanes::kWarps][Lanes::kGroup];
+  alignas(16) float o[Lanes::kWarps][Lanes::kGroup][Lanes::kValueDim];
 
-  // Dimension d of query head g over all warps: its softmax state, and o.
+  // Dimension d, of the block's, of query head g over all warps: its softmax state, and o.
   __device__ __forceinline__ SoftmaxState merged(int g, int d, float& total) const {
     SoftmaxState all;
 #pragma unroll
-    for (int w = 0; w < kAttentionWarps; ++w) all.m = fmaxf(all.m, m[w][g]);
+    for (int w = 0; w < Lanes::kWarps; ++w) all.m = fmaxf(all.m, m[w][g]);
     total = 0.0f;
 #pragma unroll
-    for (int w = 0; w < kAttentionWarps; ++w) {
+    for (int w = 0; w < Lanes::kWarps; ++w) {
       const float weight = all.weight(m[w][g]);
       all.l += weight * l[w][g];
       total += weight * o[w][g][d];

@@ -43,7 +43,7 @@ struct PartitionMerge {
   static constexpr int kHeadDim = Lanes::kHeadDim;
   const AttentionOperands<T>& a;
   const qwen::Partials& partials;
-  int sequence, kv_head, partition, live;
+  int sequence, kv_head, partition, live, share = 0;  // share: of the dimensions
   T* out = a.out_of(sequence, kv_head);
   int size = a.group * kHeadDim;  // results of this KV head
 
@@ -70,11 +70,13 @@ struct PartitionMerge {
   }
 
   // The only partition with tokens.
+  // With shared dimensions it has its share of each head's results.
   __device__ __forceinline__ void finish_alone(const WarpPartials<Lanes>& shared) const {
-    for (int i = threadIdx.x; i < size; i += kAttentionThreads) {
+    constexpr int kMine = Lanes::kValueDim;
+    for (int i = threadIdx.x; i < a.group * kMine; i += Lanes::kThreads) {
       float total;
-      const SoftmaxState all = shared.merged(i / kHeadDim, i % kHeadDim, total);
-      out[i] = from_float<T>(all.quotient(total));
+      const SoftmaxState all = shared.merged(i / kMine, i % kMine, total);
+      out[i / kMine * kHeadDim + share * kMine + i % kMine] = from_float<T>(all.quotient(total));
     }
   }
 

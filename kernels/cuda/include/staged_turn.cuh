@@ -63,7 +63,7 @@ struct StagedTurn {
     __syncwarp();
   }
   // Token n of the turn is not stored: it has this key and this value.
-  __device__ __forceinline__ void put(int n, const T* key, const T* value, int lane) {
+  __device__ __forceinline__ void put(int n, const T* key, const T* value, int lane, int /*share*/) {
     if (n < 0 || n >= kTurnTokens) return;
     const T* from = lane < kPacks ? key : value;
     const int pack = lane % kPacks, row = n + (lane < kPacks ? 0 : kTurnTokens);

@@ -22,17 +22,17 @@ struct TileReader {
   using Turn = TileTurn<T, Lanes>;
   using Parts = WeightParts<T>;
   static constexpr int kGroup = Lanes::kGroup, kPacks = Pages::kKeyPacks;
-  static constexpr int kStep = kAttentionWarps * kTurnTokens;           // tokens of the block in a turn
+  static constexpr int kStep = Lanes::kWarps * kTurnTokens;             // tokens of the block in a turn
   static constexpr int kParts = 3, kTiles = (kParts * kGroup + 7) / 8;  // of 8 columns
   static constexpr int kWords = 4 * Pages::kValuePacks;                 // of a value: two dimensions each
 
-  const int lane, g = lane / 4, t = lane % 4;
-  uint32_t q[kPacks][4];  // operand a
-  float unit;             // of the products of q and k
-  SoftmaxState state;     // of head g % kGroup; l of this lane's tokens alone
+  const int lane, share, g = lane / 4, t = lane % 4;  // share: of the values' dimensions
+  uint32_t q[kPacks][4];                              // operand a
+  float unit;                                         // of the products of q and k
+  SoftmaxState state;                                 // of head g % kGroup; l of this lane's tokens alone
   float o[kTiles][kWords][4] = {};
 
-  __device__ __forceinline__ explicit TileReader(int in_warp) : lane(in_warp) {}
+  __device__ __forceinline__ TileReader(int in_warp, int of_dimensions) : lane(in_warp), share(of_dimensions) {}
 
   // The group's queries are heads 0 to kGroup - 1 of a NewToken.
   template <class Fresh>
@@ -136,7 +136,8 @@ struct TileReader {
                                        unsigned char* stage,
                                        Ready ready,
                                        AddNew add_new) {
-    const Pages pages(head, lane);
+    static_assert(!kStaged || Lanes::kShares == 1, "a staged turn has all of the dimensions");
+    const Pages pages(head, lane, share);
     StagedTurn<T, Lanes> staged(stage, lane);
     Turn turn;
     int token = coming.next;

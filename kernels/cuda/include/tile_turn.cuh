@@ -11,15 +11,16 @@
 // One KV head in the pages of a sequence, as a lane reads it: its packs if tokens 0 and 1 had slots 0 and 1.
 template <class T, class Lanes>
 struct TilePages : PageTable {
-  static constexpr int kKeyPacks = Lanes::kHeadDim / 32, kValuePacks = Lanes::kHeadDim / 64;  // of a token in a lane
-  static constexpr int kKeyStep = 4 * 8, kValueStep = 8 * 8;                                  // numbers to the next one
+  static constexpr int kKeyPacks = Lanes::kHeadDim / 32, kValuePacks = Lanes::kValueDim / 64;  // of a token in a lane
+  static constexpr int kKeyStep = 4 * 8, kValueStep = 8 * 8;  // numbers to the next one
   const T *key, *value, *next_value;
   uint32_t slot_bytes;
 
-  __device__ __forceinline__ TilePages(const PagedHead<T>& head, int lane)
+  // share: of the values' dimensions.
+  __device__ __forceinline__ TilePages(const PagedHead<T>& head, int lane, int share)
       : PageTable(head),
         key(head.k + lane / 4 * head.slot_stride + lane % 4 * 8),
-        value(head.v + lane % 4 * 2 * head.slot_stride + lane / 4 * 8),
+        value(head.v + lane % 4 * 2 * head.slot_stride + lane / 4 * 8 + share * Lanes::kValueDim),
         next_value(value + head.slot_stride),
         slot_bytes(uint32_t(head.slot_stride * sizeof(T))) {}
 
@@ -80,8 +81,8 @@ struct TileTurn {
     }
   }
   // Token n of the turn is not stored: it has this key and this value.
-  __device__ __forceinline__ void put(int n, const T* key, const T* value, int lane) {
-    key += lane % 4 * 8, value += lane / 4 * 8;
+  __device__ __forceinline__ void put(int n, const T* key, const T* value, int lane, int share) {
+    key += lane % 4 * 8, value += lane / 4 * 8 + share * Lanes::kValueDim;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (n != lane / 4 + kHalfTurn * h) continue;
