@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "last warp left out",
         "Long contexts lose an eighth of their tokens.",
-        reader("w < kAttentionWarps; ++w) {", "w < kAttentionWarps - 1; ++w) {"),
+        reader("w < Lanes::kWarps; ++w) {", "w < Lanes::kWarps - 1; ++w) {"),
     ),
     Mutant(
         "dropped barrier of the block",

@@ -238,8 +238,15 @@ def check_a_sequence_grows(backend: Backend) -> None:
 def check_many_turns_of_a_warp(backend: Backend) -> None:
     """Turns that come through shared memory and those that do not; more of them than pages are looked up at once."""
     some = fused_case((2200, 530), Heads(1, 2), seed=53)
-    staged, *others = check_cuts(backend, some, (256, 1), (128, 1), (512, 2))
-    others[0].assert_same(staged)
+    staged, direct, *_ = check_cuts(backend, some, (256, 2), (128, 2), (512, 1), (192, 1))
+    direct.assert_same(staged)
+
+
+def check_contexts_in_one_piece(backend: Backend) -> None:
+    """Two blocks share the dimensions of the values; one turn has all tokens, or not."""
+    for heads in (Heads(2, 2), Heads(1, 1, dtype=FP16)):
+        some = fused_case((1, 17, 0, 192, 193, 257), heads, seed=54)
+        check_cuts(backend, some, (192, 1), (256, 1))
 
 
 def check_fused_strided_rows(backend: Backend) -> None:
@@ -257,6 +264,7 @@ FUSED_CHECKS: tuple[Callable[[Backend], None], ...] = (
     check_positions_that_are_none,
     check_slots_that_are_none,
     check_the_new_token_in_every_lane,
+    check_contexts_in_one_piece,
     check_many_turns_of_a_warp,
     check_a_sequence_grows,
     check_partials_of_the_fused,

@@ -66,8 +66,8 @@ OPERATORS: dict[Op, Operator] = {
 def plans(heads: int, context: int, sms: int, *, clusters: bool) -> list[Plan]:
     """What is tried with each of SIZES, as far as the context goes.
 
-    No partition, whose size tells fused attention whether it has one turn; about each of BLOCKS_PER_SM, merged by the last block; and clusters of all sizes for which half of the
-    blocks can run at once.
+    No partition, where the size tells fused attention how to read (`IN_ONE_TURN`); about each of BLOCKS_PER_SM, merged
+    by the last block; and clusters of all sizes for which half of the blocks can run at once.
     """
     found = [Plan(size, 1) for size in (*IN_ONE_TURN, LARGE)]
     for size in SIZES:

@@ -18,8 +18,36 @@ SOURCE = "fused_decode_attention"
 
 kernel = edit_of(f"{SOURCE}.cu")
 token = edit_of("new_token.cuh")
+turn = edit_of("tile_turn.cuh")
+merge = edit_of("partition_merge.cuh")
 
 MUTANTS = (
+    # Who has which of the values' dimensions.
+    Mutant(
+        "both blocks have the first half",
+        "The second half of the output is the first once more.",
+        turn("lane / 4 * 8 + share * Lanes::kValueDim),", "lane / 4 * 8),"),
+    ),
+    Mutant(
+        "the new value's first half for both",
+        "Of the new token alone.",
+        turn("lane / 4 * 8 + share * Lanes::kValueDim;", "lane / 4 * 8;"),
+    ),
+    Mutant(
+        "both blocks write the first half",
+        "The second one is what it was before the launch.",
+        merge("+ share * kMine + i % kMine]", "+ i % kMine]"),
+    ),
+    Mutant(
+        "heads of neighbouring blocks",
+        "Two blocks in a row have two heads, not one.",
+        kernel("blockIdx.y / Lanes::kShares", "blockIdx.y / Lanes::kShares % 1"),
+    ),
+    Mutant(
+        "neither block stores",
+        "The token is attended to and then lost, where two blocks share a head.",
+        kernel("place.kept &= share == 0;", "place.kept &= share + 1 == Lanes::kShares && share == 0;"),
+    ),
     # Whose turn the new token is.
     Mutant(
         "the new token comes from the cache",
@@ -34,7 +62,7 @@ MUTANTS = (
     Mutant(
         "turn of the first warp",
         "Warp 0 stores the token and takes it, though another one reads its turn.",
-        kernel("turn % kAttentionWarps == warp", "warp == 0"),
+        kernel("turn % Lanes::kWarps == warp", "warp == 0"),
     ),
     Mutant(
         "turns counted from the context's begin",

@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "rounds of eight tokens a warp",
         "Each token is read by two warps.",
-        reader("kStep = kAttentionWarps * kTurnTokens;", "kStep = kAttentionWarps * kTurnTokens / 2;"),
+        reader("kStep = Lanes::kWarps * kTurnTokens;", "kStep = Lanes::kWarps * kTurnTokens / 2;"),
     ),
     Mutant(
         "pages of neighbouring turns",

@@ -96,7 +96,7 @@ def check_rows_go_on(backend: Backend) -> None:
     assert after["context_lens"].tolist() == [1, 8, 9, 24]
     assert after["draws"].tolist() == [6, 7, 8, 9]
     for dtype in (torch.bfloat16, torch.float16):
-        for hidden in (1, 33, 256, 257, 700):
+        for hidden in (1, 33, 256, 257, 1024, 2600):
             advanced(backend, replace(FOUR, hidden=hidden, dtype=dtype, padding=3))
 
 

@@ -165,7 +165,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Enqueues a step of all rows whose runs may draw more, or with graphs `STEPS`. Without any, nothing happens."""
+        """Enqueues a step of all rows whose runs may draw more, or `STEPS` as a graph. Without any, nothing happens."""
         going = [run for run in self._runs if run is not None and run.drawn < run.room]
         if not going:
             return

@@ -8,17 +8,17 @@ from qwen_cuda.benchmarking import targets
 from qwen_cuda.benchmarking.targets import Case, Results, Verdict
 
 OP = "decode_step"
-STEPS_A_SECOND = {128: 2400, 1024: 2100, 8192: 1250}  # of v4, one row
+STEPS_A_SECOND = {128: 2400, 1024: 2100, 8192: 1250}  # of the last version, one row
 
 
 def judge(results: Results) -> list[Verdict]:
     """Every target, from results in schema 1: one row."""
     verdicts = []
     for context, least in STEPS_A_SECOND.items():
-        ladder = {step: find(results, step, context) for step in ("v1", "v2", "v3", "v4")}
+        ladder = {step: find(results, step, context) for step in ("v2", "v3", "v4", "v5")}
         name = f"a step at {context:,} tokens"
         verdicts += [
-            _steps_a_second(name, least, ladder["v4"]),
+            _steps_a_second(name, least, ladder["v5"]),
             targets.times_as_fast(name, "a graph at least halves it", [ladder["v3"], ladder["v2"]], _all_above(2)),
             targets.times_as_fast(
                 name, "dependent launch takes off a tenth", [ladder["v4"], ladder["v3"]], _all_above(1 / 0.9), digits=2

@@ -29,10 +29,10 @@ MUTANTS = (
     ),
     Mutant("length not counted", "Attention leaves the new token out.", kernel("next.position + 1", "next.position")),
     Mutant("old embedding at rest", "The row keeps a token's.", kernel("rests ? 0.0f : ", "")),
-    Mutant(
-        "last tokens are not told", "The host waits for them.", kernel("if (!next.told) return", "if (rests) return")
-    ),
-    Mutant("draws of resting rows", "Their random numbers move on.", kernel("  if (!next.told) return;\n", "")),
+    Mutant("last tokens are not told", "The host waits for them.", kernel("== 0 && next.told)", "== 0 && !rests)")),
+    Mutant("draws of resting rows", "Their random numbers move on.", kernel("if (next.told) a.draws", "a.draws")),
+    Mutant("the same columns again", "Of wide rows.", kernel("a.hidden; load(first))", "a.hidden; load(threadIdx.x))")),
+    Mutant("columns apart", "They are loaded twice.", kernel("token[first + c * kThreads]", "token[first]")),
     Mutant(
         "read after it is written",
         "Threads that come late see the new length.",

@@ -77,7 +77,7 @@ def results(**us: float) -> dict[str, Any]:
     cases = []
     for context, rate in STEPS_A_SECOND.items():
         best = 1e6 / rate
-        for step, time in {"v1": 9000.0, "v2": 2.3 * best, "v3": 1.12 * best, "v4": best}.items():
+        for step, time in {"v1": 9000.0, "v2": 2.3 * best, "v3": 1.14 * best, "v4": 1.01 * best, "v5": best}.items():
             shape: dict[str, int | str] = {"context": context, "rows": 1}
             work = Work(OP, shape, "bfloat16", 10**9)
             cases.append(result(work, "ours", us.get(f"c{context}_{step}", time), step=step))
@@ -86,7 +86,7 @@ def results(**us: float) -> dict[str, Any]:
 
 def test_targets_of_the_step_are_met_or_missed_by_the_figures_alone() -> None:
     assert all(verdict.passed for verdict in judge(results()))
-    missed = [v.target for v in judge(results(c128_v4=420.0, c8192_v2=1700.0)) if not v.passed]
+    missed = [v.target for v in judge(results(c128_v5=420.0, c8192_v2=1700.0)) if not v.passed]
     assert missed == ["≥ 2,400 a second", "a graph at least halves it"]
     assert [v.target for v in judge(results(c1024_v3=520.0)) if not v.passed] == ["dependent launch takes off a tenth"]
     assert printed_targets(benchmark).count("not measured") == 9

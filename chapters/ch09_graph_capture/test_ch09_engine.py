@@ -18,8 +18,10 @@ from torch import Tensor
 from chapters.ch04_paged_kv.paged_cache import OutOfBlocks
 from chapters.ch06_split_attention.tiny_story import BF16, FP32, PROMPT, TOKENIZER, few_plans, paged, story, weights
 from chapters.ch08_w8a16_head.quantize import W8Head
+from chapters.ch09_graph_capture.decode_step import StepKind
 from chapters.ch09_graph_capture.decoder import Decoder, Run
 from chapters.ch09_graph_capture.graph_engine import GraphEngine
+from chapters.ch09_graph_capture.step_graphs import StepGraphs
 from qwen3_ref.generate import DrawingEngine, Generation, ReferenceEngine
 from qwen3_ref.sampling import SamplingParams
 from qwen_cuda.testing.backends import Backend, opened
@@ -102,6 +104,41 @@ def test_a_row_tells_the_same_story_in_any_company() -> None:
         assert [cache.length(one) for one in cache.sequences] == [
             len(PROMPTS[row]) + len(alone[row]) - 1 for row in (3, 0, 1, 2)
         ]
+
+
+def steps_of(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on how many steps are enqueued at a time: as with graphs, though each runs as it is."""
+    enqueued: list[int] = []
+    run = type(decoder.graphs).__call__
+
+    def noted(graphs: StepGraphs, kind: StepKind) -> None:
+        enqueued.append(kind.steps)
+        graphs.enabled = False
+        run(graphs, kind)
+        graphs.enabled = True
+
+    decoder.graphs.enabled = True
+    monkeypatch.setattr(type(decoder.graphs), "__call__", noted)
+    return enqueued
+
+
+def test_steps_follow_each_other_while_a_plan_and_the_room_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And change no token, though rows begin and end in between."""
+    with opened("cpu") as backend:
+        model = paged(backend, BF16, plans=few_plans)
+        one, two = PROMPTS[1], PROMPTS[0]
+        expected = [told(GraphEngine(model, 96), prompt, 40) for prompt in (one, two)]
+        decoder = Decoder(model, model.new_cache(tokens=192, max_sequences=2, max_context=96), rows=2)
+        enqueued = steps_of(decoder, monkeypatch)
+        run = decoder.start(0, one, GREEDY, 40)
+        assert everything(decoder, run) == expected[0]
+        # 39 steps at contexts of 3 to 41. From 21 on there is another plan, whose first step is alone, too.
+        assert enqueued == [1, 4, 4, 4, 4, 1, 1, 4, 4, 4, 4, 4]
+        decoder.finish(run)
+        run = decoder.start(0, one, GREEDY, 40)
+        tokens = [decoder.next(run) for _ in range(9)]
+        other = decoder.start(1, two, GREEDY, 40)
+        assert [tokens + everything(decoder, run), everything(decoder, other)] == expected
 
 
 def test_a_row_can_be_used_again_and_its_last_story_is_gone() -> None:

@@ -70,6 +70,21 @@ def test_the_first_step_of_a_kind_runs_and_all_others_are_replays(pools: list[An
     assert graphs.captured == (SHORT, LONG)
 
 
+def test_steps_in_a_row_are_captured_at_once_when_one_of_their_kind_has_run(pools: list[Any]) -> None:
+    graphs, four = StepGraphs(run, torch.device("cuda")), SHORT._replace(steps=4)
+    assert not graphs.knows(four)
+    for kind in (SHORT, four, four, SHORT):
+        graphs(kind)
+        assert graphs.knows(SHORT)
+        assert graphs.knows(four)
+    assert FakeGraph.log == [
+        ("run", SHORT), ("replay", *[four] * 4), ("replay", *[four] * 4), ("replay", SHORT),
+    ]  # fmt: skip
+    assert graphs.captured == (four, SHORT)
+    graphs(LONG._replace(steps=4))
+    assert FakeGraph.log[-4:] == [("run", LONG._replace(steps=4))] * 4
+
+
 @pytest.mark.parametrize(("device", "enabled"), [("cpu", True), ("cuda", False)])
 def test_without_graphs_every_step_runs(pools: list[Any], device: str, enabled: bool) -> None:
     graphs = StepGraphs(run, torch.device(device), enabled)

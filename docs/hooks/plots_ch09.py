@@ -36,10 +36,10 @@ def drawn(root: Path) -> dict[str, str]:
 
 def _steps(results: Results) -> str:
     """Bars of one step at the middle context; the floor."""
-    fig, ax = drawing(height=2.2)
+    fig, ax = drawing(height=2.6)
     cases = by_step(results, MIDDLE)
     longest = max((case["us"]["median"] for case in cases.values()), default=1.0)
-    for at, (step, colour) in enumerate(zip(STEPS, (ACC, K, OTHER, V), strict=True)):
+    for at, (step, colour) in enumerate(zip(STEPS, (ACC, K, OTHER, V, Q), strict=True)):
         if step in cases:
             us = cases[step]["us"]["median"]
             ax.barh(at, us, color=colour, height=0.62)

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) advance_rows(qwen::AdvanceDecode a) 
   grid_dependency_trigger();  // all that is older has ended: the next step's first weights may come
   const int64_t id = a.ids[row];
   // The embedding is asked for together with the row's length and page: neither waits for the other.
-  const T* token = static_cast<const T*>(a.embedding) + (id < 0 || id >= a.vocab ? 0 : id) * a.hidden;
+  const int64_t known = max(min(id, a.vocab - 1), int64_t(0));
+  const T* token = static_cast<const T*>(a.embedding) + known * a.hidden;
   T columns[kColumns];
   const auto load = [&](int64_t first) {
 #pragma unroll
