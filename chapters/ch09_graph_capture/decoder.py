@@ -177,7 +177,7 @@ class Decoder:
 
     # --8<-- [start:kind]
     def _kind(self, going: Sequence[Run]) -> StepKind:
-        """Of the next steps: as many as these runs have left, while one plan fits them all."""
+        """Of the next steps: `STEPS` of them, if all runs have room and one plan fits."""
         count = 1 + max(run.row for run in going)
         longest = max(run.first + run.drawn for run in going)
 

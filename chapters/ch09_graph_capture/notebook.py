@@ -199,13 +199,17 @@ kinds: list[StepKind] = []
 graphs = decoder.graphs
 
 
-def noted(kind: StepKind) -> None:
+class Noted:
     """Runs a step, and remembers of what kind it was."""
-    kinds.append(kind)
-    graphs(kind)
+
+    enabled = False  # each step is enqueued by itself
+
+    def __call__(self, kind: StepKind) -> None:
+        kinds.append(kind)
+        graphs(kind)
 
 
-decoder.graphs = noted  # type: ignore[assignment]
+decoder.graphs = Noted()  # type: ignore[assignment]
 for _ in range(80):
     before, places = state()
     tokens.append(decoder.next(story) or 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chapters.ch09_graph_capture.cost_model import DEPENDENT_US, GRAPH_US, HOST_US, READ_GBPS, launches
-from docs.hooks import timeline_ch09
+from docs.hooks import step_parts, timeline_ch09
 from docs.hooks.operator_tables import Results, time_of
 from docs.hooks.plot_style import ACC, OTHER, K, Q, V, W, drawing, svg
 from docs.hooks.tables_ch09 import MIDDLE, STEPS, by_step, texts
@@ -25,13 +25,13 @@ def counted() -> dict[str, str]:
 
 
 def apart(root: Path) -> dict[str, str]:
-    """Name of a passage → its Markdown, from the profiler."""
-    return {"timeline": timeline_ch09.passage(root, 4)}
+    """Name of a passage → its Markdown, from the profiler, and from results of other chapters."""
+    return {"timeline": timeline_ch09.passage(root, 4), "parts": step_parts.passage(root, 5, 6)}
 
 
 def drawn(root: Path) -> dict[str, str]:
-    """File name → SVG, from the profiler."""
-    return timeline_ch09.figures(root)
+    """File name → SVG, from the same."""
+    return timeline_ch09.figures(root) | step_parts.figures(root)
 
 
 def _steps(results: Results) -> str:

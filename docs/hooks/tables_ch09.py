@@ -97,5 +97,5 @@ def _rows(results: Results) -> str:
 def _targets(results: Results) -> str:
     return f"""\
 {targets_table(judge(results))}
-*Table 6.* What was aimed at before anything was measured, and what came out.
+*Table 7.* What was aimed at before anything was measured, and what came out.
 """

@@ -36,9 +36,10 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) advance_rows(qwen::AdvanceDecode a) {
   const int64_t row = blockIdx.x;
   grid_dependency_wait();
-  grid_dependency_trigger();  // all that is older has ended: the next step's first weights may come
+  // All that is older has ended: the next step's first weights may come.
+  grid_dependency_trigger();
   const int64_t id = a.ids[row];
-  // The embedding is asked for together with the row's length and page: neither waits for the other.
+  // The embedding is asked for together with the row's length and page.
   const int64_t known = max(min(id, a.vocab - 1), int64_t(0));
   const T* token = static_cast<const T*>(a.embedding) + known * a.hidden;
   T columns[kColumns];
@@ -56,7 +57,9 @@ __global__ void __launch_bounds__(kThreads) advance_rows(qwen::AdvanceDecode a) 
   for (int64_t first = threadIdx.x; first < a.hidden; load(first)) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c, first += kThreads) {
-      if (first < a.hidden) a.h[row * a.hidden + first] = rests ? 0.0f : to_float(columns[c]);
+      if (first < a.hidden) {
+        a.h[row * a.hidden + first] = rests ? 0.0f : to_float(columns[c]);
+      }
     }
   }
   __syncthreads();  // all have read context_lens

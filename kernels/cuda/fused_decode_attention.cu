@@ -120,7 +120,6 @@ void run(const qwen::FusedDecodeAttention& args, const AttentionOperands<T>& ope
          stream, args.token, operands, args.split.partials, int(args.split.partition_size), merge, args.prefetch);
 }
 
-// --8<-- [start:plan]
 template <class T, class Lanes>
 void run_as_planned(const qwen::FusedDecodeAttention& args, const AttentionOperands<T>& operands, cudaStream_t stream) {
   const qwen::PagedAttention& a = args.split.attention;
@@ -139,7 +138,6 @@ void run_as_planned(const qwen::FusedDecodeAttention& args, const AttentionOpera
                                                  : run<T, Lanes, false, false>(args, operands, stream);
   }
 }
-// --8<-- [end:plan]
 
 }  // namespace
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chapters.ch09_graph_capture.benchmark import CONTEXTS, ROWS
 from chapters.ch09_graph_capture.targets import OP
-from docs.hooks import ROOT, plots_ch09, results, timeline_ch09
+from docs.hooks import ROOT, plots_ch09, results, step_parts, timeline_ch09
 from docs.hooks.operator_tables import time_of
 from tests.site.invented import (
     GPU,
@@ -54,7 +56,39 @@ def recorded() -> dict[str, Any]:
             "timelines": {"v1": apart, "v4": over}}  # fmt: skip
 
 
+def put_parts(tree: Path) -> None:
+    """All that a step's parts are read from. A layer takes 10 µs, and by context a thousandth of it for attention."""
+    put(tree, CHAPTER, invented())
+    layers = [
+        kind_of("decoder_layer", way) | timed(20_000_000, 5.0, slower) | {"shape": {"context": context}}
+        for context in (128, 192, 1024, 8192)
+        for way, slower in (("without attention", 2.0), ("1 × 192, auto", 2 + context / 5000), ("in turn", 9.0))
+    ]
+    put(tree, "ch06_in_a_layer", results_of("ch06_in_a_layer", layers, read_gbps=4000.0))
+    head = kind_of("head_argmax", "ours") | {"shape": {"batch": 1, "k": 1024, "n": 151936}} | timed(10**8, 25.0, 1.2)
+    put(tree, "ch08_w8a16_head", results_of("ch08_w8a16_head", [head], read_gbps=4000.0))
+
+
+def test_a_step_is_the_sum_of_its_parts(tree: Path) -> None:
+    """Attention is that of the context which the steps are nearest to: 160 tokens in the mean, and the longer of two."""
+    put_parts(tree)
+    products, attention, head, rest = step_parts.parts_of(tree, 128)
+    whole = SLOWER["v5"] * floor(128, 1)
+    assert (products.us, head.us) == pytest.approx((280, 30))
+    assert attention.us == pytest.approx(28 * 0.192)
+    assert rest.us == pytest.approx(whole - 310 - attention.us)
+    assert (products.floor_us, head.floor_us, rest.floor_us) == pytest.approx((140, 25, 0))
+    assert attention.floor_us == pytest.approx(160 * 28 * 2 * 8 * 128 * 2 / 4000 / 1e3, rel=0.01)
+    text = step_parts.passage(tree, 5, 6)
+    assert row_of(text, "head")[1:] == ["30.0 µs (+5)"] * 3
+    assert row_of(text, "a step")[1].startswith(time_of(whole))
+    (tree / "docs" / "results" / "h200" / "ch08_w8a16_head.json").unlink()
+    assert step_parts.passage(tree, 5, 6) == "*Not all of a step's parts have been measured yet.*\n"
+    assert step_parts.figures(tree) == {}
+
+
 def test_chapter_9_figures_are_the_same_bytes_and_all_are_shown(tree: Path) -> None:
+    put_parts(tree)
     put(tree, "ch09_timeline", recorded())
     drawn, again = (
         plots_ch09.counted() | plots_ch09.plots(invented()) | plots_ch09.drawn(tree) for _ in range(2)
@@ -65,10 +99,11 @@ def test_chapter_9_figures_are_the_same_bytes_and_all_are_shown(tree: Path) -> N
 
 
 def test_passages_of_chapter_9_are_known_used_and_numbered_in_order(tree: Path) -> None:
+    put_parts(tree)
     put(tree, "ch09_timeline", recorded())
     texts = plots_ch09.texts(invented()) | plots_ch09.apart(tree)
     assert passages(lesson(CHAPTER)) == set(texts)
-    assert captions(lesson(CHAPTER), texts) == {"Figure": 4, "Table": 6}
+    assert captions(lesson(CHAPTER), texts) == {"Figure": 5, "Table": 7}
 
 
 def test_ladder_of_chapter_9_shows_each_version_at_each_context() -> None:

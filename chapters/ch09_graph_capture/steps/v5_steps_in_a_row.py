@@ -8,7 +8,7 @@ from chapters.ch09_graph_capture.steps import v4_dependent_launch
 
 
 class Decoding(v4_dependent_launch.Decoding):
-    """v4's steps, `STEPS` at a time: those to come are enqueued together with the first of them."""
+    """v4's steps, `STEPS` at a time: the first enqueues those to come as well."""
 
     # --8<-- [start:step]
     def __init__(self, start: StartingBatch) -> None:

@@ -127,7 +127,6 @@ struct TileReader {
   // first turns are on their way, ready() sets q; then add_new(turn, token), which is told a turn's first token, may
   // put one that is not stored into it. With kStaged every other turn comes through `stage`, kStagedBytes of shared
   // memory: two turns are on their way.
-  // --8<-- [start:read]
   template <bool kStaged, class Ready, class AddNew>
   __device__ __forceinline__ void read(const PagedHead<T>& head,
                                        TurnPages<kStep> coming,
@@ -168,7 +167,6 @@ struct TileReader {
       staged.ask(head, coming, end, stored, lane);
     }
   }
-  // --8<-- [end:read]
 
   // Adds the parts, and leaves the result in shared memory. Where lanes share a head, each gives half of its numbers
   // away in a step and gets the other half: at the end it has its own few.
