@@ -174,7 +174,8 @@ def test_each_plan_is_timed_and_the_fastest_becomes_a_row(quick_ceilings: None, 
     operator = plan_table.OPERATORS[op]
     assert plan_table.measure(report, op, operator, [shape], sms=8) == [shape]
     tried = [plan_table.name_of(one) for one in plan_table.tried(shape, CPU, 8)]
-    assert [case.variant for case in report.cases] == tried == ["1 × 192", "1 × 256", "1 × 512", "2 × 64", "4 × 64", *tried[5:]]
+    first = ["1 × 192", "1 × 256", "1 × 512", "2 × 64", "4 × 64"]
+    assert [case.variant for case in report.cases] == tried == [*first, *tried[len(first) :]]
     fast = Quantiles(1e-6, 1e-6, 1e-6)
     report.cases[4] = dataclasses.replace(report.cases[4], us=fast)
     report.add(Case(op, "1 × 256", grouped.work(op, Shape(128)).shape, "bfloat16", "cold", us=fast))
