@@ -48,7 +48,9 @@ def fused_decode_attention(
         positions, slot_mapping: `[b]`, int64 or int32. A slot that the cache does not have, such as −1, stores nothing:
             only a context of 0 has a result then. A position that `cos_sin` does not have gives NaN and stores nothing.
         context_lens: `[b]` int32, the new token counted. 0 gives zeros.
-        partition_size, partitions, workspace: as for `paged_attention_split`.
+        partition_size, partitions, workspace: as for `paged_attention_split`. A single partition of at most 192 or 256
+            tokens is read in one turn by two blocks a KV head, each with half of the values' dimensions, if no more
+            than two query heads share it.
         merge: who merges the partitions: `"cluster"`, the blocks of a thread block cluster (2, 4, 8 or 16 partitions,
             compute capability 9.0); `"last_block"`, the one that ends last; `"auto"`, a cluster of up to 8 where it can
             be.
