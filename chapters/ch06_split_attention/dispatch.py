@@ -27,7 +27,7 @@ NEAREST: dict[Op, Op] = {"paged_attention_fp8": "paged_attention", "paged_attent
 Merge = Literal["auto", "cluster", "last_block"]
 MOST_CLUSTER = 8  # blocks that every GPU with clusters runs as one; 16 is more than CUDA promises
 LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
-# Tokens: of a context in one partition. Fused attention reads up to so many in one turn, with more warps and blocks.
+# Sizes of a single partition for which fused attention has more warps and blocks: up to so many tokens in one turn.
 IN_ONE_TURN = (192, 256)
 CPU_SMS = 1  # on a CPU one block a KV head is enough: there is no latency to hide
 
@@ -79,10 +79,12 @@ def default_plan(heads: int, max_context: int, sms: int) -> Plan:
     """About one block for each SM, and no partition of fewer than LEAST_PARTITION tokens but the last ones.
 
     A cluster merges where as many blocks as it needs, 2, 4 or 8, have an SM each; elsewhere, and on a GPU without
-    clusters, the last block.
+    clusters, the last block. A long context in one partition is none of `IN_ONE_TURN`.
     """
     most = max(1, sms // max(heads, 1))
     useful = min(most, max(1, math.ceil(max_context / LEAST_PARTITION)))
+    if useful == 1 and max_context > IN_ONE_TURN[-1]:
+        return Plan(2 * IN_ONE_TURN[-1], 1)
     cluster = 1 << (useful - 1).bit_length()  # the next power of two
     if cluster <= min(most, MOST_CLUSTER):
         return Plan(LEAST_PARTITION, cluster)

@@ -39,8 +39,8 @@ MUTANTS = (
         merge("+ share * kMine + i % kMine]", "+ i % kMine]"),
     ),
     Mutant(
-        "heads of neighbouring blocks",
-        "Two blocks in a row have two heads, not one.",
+        "all blocks have the first head",
+        "The others are never read.",
         kernel("blockIdx.y / Lanes::kShares", "blockIdx.y / Lanes::kShares % 1"),
     ),
     Mutant(

@@ -61,7 +61,8 @@ def test_the_default_plan_takes_clusters_of_at_most_eight_where_all_blocks_run_a
     assert default_plan(8, 600, 132) == Plan(LEAST_PARTITION, 8), "five have tokens"
     assert default_plan(16, 32768, 132) == Plan(LEAST_PARTITION, 8)
     assert default_plan(20, 32768, 132) == Plan(LEAST_PARTITION, 6, "last_block"), "a cluster of 8 is too many"
-    assert default_plan(8, 128, 132) == default_plan(256, 32768, 132) == Plan(LEAST_PARTITION, 1)
+    assert default_plan(8, 128, 132) == default_plan(256, 256, 132) == Plan(LEAST_PARTITION, 1)
+    assert default_plan(256, 32768, 132) == Plan(512, 1), "no kernel for short contexts"
 
 
 def test_the_nearest_measured_row_is_chosen() -> None:

@@ -238,8 +238,8 @@ assert min(changed[name] for name in ("context_lens", "positions", "slot_mapping
 # Each kind of step would be a graph. The plan of attention follows the context, so a story meets one after the other.
 
 # %%
-# Partitions of each step's plan against the step. Three levels: on a GPU, three graphs, each captured at its second
-# step and replayed from then on.
+# Partitions of each step's plan against the step. Three levels: on a GPU, graphs of three kinds, captured once a
+# step of their kind has run, and replayed from then on.
 fig, ax = plt.subplots(figsize=(7.2, 1.9))
 ax.step(range(len(kinds)), [kind.plan.partitions * kind.plan.partition_size for kind in kinds], color=OTHER)
 ax.set(xlabel="step", ylabel="tokens that\nthe plan covers", ylim=(0, None))
@@ -251,7 +251,7 @@ assert len(set(kinds)) == 3
 # ## One step behind
 #
 # The host enqueues a step, and only then looks for the token of the step before. So it always has drawn one token
-# more than it has handed out, until the end.
+# more than it has handed out, until the end; with graphs, up to four.
 
 # %%
 # Tokens that steps were enqueued for, and tokens handed out, at each call of next(). The first line runs one ahead.
@@ -364,7 +364,7 @@ def stored() -> dict[str, float]:
 times = on_this_gpu() if torch.cuda.is_available() else stored()
 if times:
     fig, ax = plt.subplots(figsize=(7.2, 2))
-    ax.barh(list(times), list(times.values()), color=[ACC, K, OTHER, V], height=0.6)
+    ax.barh(list(times), list(times.values()), color=[ACC, K, OTHER, V, Q], height=0.6)
     for place, us in enumerate(times.values()):
         ax.text(us, place, f" {us:,.0f} µs", va="center", fontsize=9)
     ax.set(xlabel="µs a step")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chapters.ch06_split_attention.tiny_story import BF16, PROMPT, TOKENIZER, few_plans, paged
-from chapters.ch09_graph_capture.decoder import Decoder, Run
+from chapters.ch09_graph_capture.decoder import STEPS, Decoder, Run
 from qwen3_ref.sampling import SamplingParams
 from qwen_cuda.testing.backends import Backend, opened
 
@@ -46,6 +46,7 @@ def test_replay_gives_the_bits_of_launches_over_512_tokens(gpu: Backend, plans: 
         caches.append((some.cache.k, some.cache.v))
         assert some.graphs.failure is None
         assert (len(some.graphs.captured) >= (3 if plans else 1)) == graphs
+        assert any(kind.steps == STEPS for kind in some.graphs.captured) == graphs
     assert len(told[0]) == TOKENS
     assert told[0] == told[1]
     for replayed, launched in zip(*caches, strict=True):

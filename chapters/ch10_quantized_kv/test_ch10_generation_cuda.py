@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chapters.ch06_split_attention.tiny_story import BF16, PROMPT, TOKENIZER, few_plans, weights
-from chapters.ch09_graph_capture.decoder import Decoder, Run
+from chapters.ch09_graph_capture.decoder import STEPS, Decoder, Run
 from chapters.ch10_quantized_kv.cache_formats import CASTS, cache_format
 from chapters.ch10_quantized_kv.quantized_model import QuantizedPagedModel
 from qwen3_ref.sampling import SamplingParams
@@ -49,6 +49,7 @@ def test_replay_over_codes_gives_the_bits_of_launches(gpu: Backend, name: str, p
         caches.append((*some.cache.k, *some.cache.v))
         assert some.graphs.failure is None
         assert (len(some.graphs.captured) >= (3 if plans else 1)) == graphs
+        assert any(kind.steps == STEPS for kind in some.graphs.captured) == graphs
     assert len(told[0]) == TOKENS
     assert told[0] == told[1]
     assert all(torch.equal(one, other) for one, other in zip(*caches, strict=True))

@@ -83,7 +83,8 @@ def passage(root: Path, figure: int, number: int) -> str:
 {table(["", *(f"{context:,} tokens" for context in all_parts)], lines)}
 *Table {number}.* The same, and in brackets how many µs are above what the bytes need at the measured bandwidth.
 Layers are [chapter 6's](../ch06_split_attention/README.md), the head is [chapter 8's](../ch08_w8a16_head/README.md),
-each measured for itself; the last part is what they leave of this chapter's step.
+each measured for itself by its fastest plan; the last part is what they leave of this chapter's step, whose one plan
+may be slower.
 """
 
 
