@@ -29,6 +29,7 @@ MOST_CLUSTER = 8  # blocks that every GPU with clusters runs as one; 16 is more 
 LEAST_PARTITION = 128  # tokens: a turn of the block's 8 warps for heads of 128 in groups of up to two
 # Sizes of a single partition for which fused attention has more warps and blocks: up to so many tokens in one turn.
 IN_ONE_TURN = (192, 256)
+BY_TURNS = 512  # of a single partition that is read as the others are
 CPU_SMS = 1  # on a CPU one block a KV head is enough: there is no latency to hide
 
 
@@ -79,12 +80,12 @@ def default_plan(heads: int, max_context: int, sms: int) -> Plan:
     """About one block for each SM, and no partition of fewer than LEAST_PARTITION tokens but the last ones.
 
     A cluster merges where as many blocks as it needs, 2, 4 or 8, have an SM each; elsewhere, and on a GPU without
-    clusters, the last block. A long context in one partition is none of `IN_ONE_TURN`.
+    clusters, the last block. A long context in one partition is read by turns.
     """
     most = max(1, sms // max(heads, 1))
     useful = min(most, max(1, math.ceil(max_context / LEAST_PARTITION)))
     if useful == 1 and max_context > IN_ONE_TURN[-1]:
-        return Plan(2 * IN_ONE_TURN[-1], 1)
+        return Plan(BY_TURNS, 1)
     cluster = 1 << (useful - 1).bit_length()  # the next power of two
     if cluster <= min(most, MOST_CLUSTER):
         return Plan(LEAST_PARTITION, cluster)

@@ -23,7 +23,7 @@ from chapters.ch05_grouped_attention.candidates import Shape
 from chapters.ch06_split_attention import candidates
 from chapters.ch06_split_attention import fused_candidates as fused
 from chapters.ch06_split_attention.candidates import CLUSTERS, has_clusters
-from chapters.ch06_split_attention.dispatch import IN_ONE_TURN, Op, Plan, Row, architecture, write_table
+from chapters.ch06_split_attention.dispatch import BY_TURNS, IN_ONE_TURN, Op, Plan, Row, architecture, write_table
 from chapters.ch06_split_attention.targets import OP
 from qwen_cuda.benchmarking import (
     Operands,
@@ -43,7 +43,7 @@ from qwen_cuda.loading import load_operators
 RESULTS = "ch06_plans"
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-SIZES, LARGE = (64, 128, 256), 512  # tokens of a partition, at the least
+SIZES = (64, 128, 256)  # tokens of a partition, at the least
 BLOCKS_PER_SM = (0.5, 1.0, 2.0)
 
 
@@ -69,7 +69,7 @@ def plans(heads: int, context: int, sms: int, *, clusters: bool) -> list[Plan]:
     No partition, where the size tells fused attention how to read (`IN_ONE_TURN`); about each of BLOCKS_PER_SM, merged
     by the last block; and clusters of all sizes for which half of the blocks can run at once.
     """
-    found = [Plan(size, 1) for size in (*IN_ONE_TURN, LARGE)]
+    found = [Plan(size, 1) for size in (*IN_ONE_TURN, BY_TURNS)]
     for size in SIZES:
         for share in BLOCKS_PER_SM:
             count = min(max(1, int(share * sms) // heads), -(-context // size))

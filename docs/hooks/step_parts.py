@@ -26,14 +26,19 @@ class Part(NamedTuple):
     floor_us: float
 
 
-def parts_of(root: Path, context: int) -> tuple[Part, ...]:
-    """The parts of a step by the last version of the ladder, one row; empty where something was not measured.
+def parts_of_steps(root: Path) -> dict[int, tuple[Part, ...]]:
+    """Context → the parts of a step by the last version of the ladder, one row; without what was not measured.
 
     Attention is that of the context nearest to the steps' mean. The last part is what the others leave.
     """
     steps, layers, heads = (measured.stored(root, name) for name in (CHAPTER, in_a_layer.RESULTS, HEADS))
     if steps is None or layers is None or heads is None:
-        return ()
+        return {}
+    all_parts = {context: _parts(steps, layers, heads, context) for context in CONTEXTS}
+    return {context: parts for context, parts in all_parts.items() if parts}
+
+
+def _parts(steps: Results, layers: Results, heads: Results, context: int) -> tuple[Part, ...]:
     step = find(steps, "v5", context)
     sizes: dict[str, int | str] = {"batch": 1, "k": QWEN3_0_6B.hidden_size, "n": QWEN3_0_6B.vocab_size}
     head = targets.find(heads, "head_argmax", "ours", sizes)
@@ -43,29 +48,20 @@ def parts_of(root: Path, context: int) -> tuple[Part, ...]:
     attention = in_a_layer.marginal_us(layers, nearest)
     if step is None or head is None or attention is None:
         return ()
-    count = QWEN3_0_6B.num_hidden_layers
-    read_gbps = float(steps["ceilings"]["read_gbps"])
+    count, layer = QWEN3_0_6B.num_hidden_layers, products[nearest]
     keys = cost.decode_cost(QWEN3_0_6B, mean).kv_read_bytes
     found = [
-        Part(
-            "products of 28 layers",
-            count * products[nearest]["us"]["median"],
-            _floor(layers, products[nearest]) * count,
-        ),
-        Part("attention of 28 layers", count * attention[1], keys / read_gbps / 1e3),
+        Part("products of 28 layers", count * layer["us"]["median"], count * layer["floor_us"]),
+        Part("attention of 28 layers", count * attention[1], keys / float(steps["ceilings"]["read_gbps"]) / 1e3),
         Part("head", head["us"]["median"], head["floor_us"]),
     ]
     rest = step["us"]["median"] - sum(part.us for part in found)
     return (*found, Part("between two steps", rest, 0.0))
 
 
-def _floor(layers: Results, case: dict[str, object]) -> float:
-    return int(str(case["bytes"])) / float(layers["ceilings"]["read_gbps"]) / 1e3
-
-
 def passage(root: Path, figure: int, number: int) -> str:
     """The figure's Markdown and its table."""
-    all_parts = {context: parts for context in CONTEXTS if (parts := parts_of(root, context))}
+    all_parts = parts_of_steps(root)
     if not all_parts:
         return _NOTHING
     names = [part.name for part in next(iter(all_parts.values()))]
@@ -94,7 +90,7 @@ def _over(part: Part) -> str:
 
 def figures(root: Path) -> dict[str, str]:
     """File name → SVG; empty where a part is missing."""
-    all_parts = {context: parts for context in CONTEXTS if (parts := parts_of(root, context))}
+    all_parts = parts_of_steps(root)
     return {"step-parts.svg": draw(all_parts)} if all_parts else {}
 
 

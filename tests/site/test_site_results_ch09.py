@@ -72,7 +72,7 @@ def put_parts(tree: Path) -> None:
 def test_a_step_is_the_sum_of_its_parts(tree: Path) -> None:
     """Attention is that of the context that the steps are nearest to: 160 tokens in the mean, the longer of two."""
     put_parts(tree)
-    products, attention, head, rest = step_parts.parts_of(tree, 128)
+    products, attention, head, rest = step_parts.parts_of_steps(tree)[128]
     whole = SLOWER["v5"] * floor(128, 1)
     assert (products.us, head.us) == pytest.approx((280, 30))
     assert attention.us == pytest.approx(28 * 0.192)
