@@ -141,13 +141,19 @@ class Decoder(nn.Module):
     # --8<-- [end:decoder]
 
 
-def attention_kernels(tokens: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Keeps cuDNN out of `sdpa`: it plans anew for every length of the cache, which costs milliseconds a layer."""
+def attention_kernels(tokens: Tensor, prefer_cudnn: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Keeps cuDNN out of `sdpa`: it plans anew for every length of the cache, which costs milliseconds a layer.
+
+    With `prefer_cudnn` it comes first instead, where it can be used at all: for whoever has few lengths.
+    """
     if not tokens.is_cuda or torch.compiler.is_compiling():
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    without = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    if prefer_cudnn:
+        return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *without], set_priority=True)
+    return sdpa_kernel(without)
 
 
 class Qwen3(nn.Module):

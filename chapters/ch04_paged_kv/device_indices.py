@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Indices = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -50,18 +54,14 @@ class DeviceIndices:
 
         The host does not wait: a copy of a few KiB from plain memory is staged before the call returns.
         """
-        positions: list[int] = []
-        slots: list[int] = []
-        for start, count, theirs in zip(starts, counts, blocks, strict=True):
-            positions.extend(range(start, start + count))
-            for index in range(start // block_size, -(-(start + count) // block_size)):
-                first = index * block_size  # the position in the sequence with which this block begins
-                places = range(max(start - first, 0), min(start + count - first, block_size))
-                slots.extend(range(theirs[index] * block_size + places.start, theirs[index] * block_size + places.stop))
-        lens = [start + count for start, count in zip(starts, counts, strict=True)]
-        tokens, rows = len(positions), len(lens)
-        _send(self.positions, positions, self._tokens, 0)
-        _send(self.slot_mapping, slots, self._tokens, -1)
+        # By arrays: a prompt has thousands of tokens, and its first kernel waits for this.
+        spans = list(zip(starts, counts, strict=True))
+        positions = [np.arange(start, start + count, dtype=np.int32) for start, count in spans]
+        slots = [_slots(*span, theirs, block_size) for span, theirs in zip(spans, blocks, strict=True)]
+        lens = [start + count for start, count in spans]
+        tokens, rows = sum(counts), len(lens)
+        _send(self.positions, np.concatenate(positions), self._tokens, 0)
+        _send(self.slot_mapping, np.concatenate(slots), self._tokens, -1)
         _send(self.context_lens, lens, self._sequences, 0)
         wanted = [list(row) for row in blocks] + [[] for _ in range(rows, self._sequences)]
         for row, theirs in enumerate(wanted):
@@ -74,7 +74,16 @@ class DeviceIndices:
         )
 
 
-def _send(to: Tensor, values: Sequence[int], before: int, unused: int) -> None:
+def _slots(start: int, count: int, blocks: Sequence[int], block_size: int) -> Indices:
+    """Those of `count` tokens behind `start` others of a sequence."""
+    first, end = start // block_size, -(-(start + count) // block_size)
+    pages = np.array(blocks[first:end], dtype=np.int32)
+    slots: Indices = np.add.outer(pages * np.int32(block_size), np.arange(block_size, dtype=np.int32)).reshape(-1)
+    return slots[start - first * block_size :][:count]
+
+
+def _send(to: Tensor, values: Sequence[int] | Indices, before: int, unused: int) -> None:
     """Writes `values` to the beginning of `to`, and `unused` over what is left there of the `before` earlier ones."""
-    whole = torch.tensor([*values, *[unused] * (before - len(values))], dtype=torch.int32)
-    to[: len(whole)].copy_(whole, non_blocking=True)
+    whole = np.full(max(before, len(values)), unused, dtype=np.int32)
+    whole[: len(values)] = values
+    to[: len(whole)].copy_(torch.from_numpy(whole), non_blocking=True)

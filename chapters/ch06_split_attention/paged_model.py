@@ -15,9 +15,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -103,13 +104,27 @@ class PagedModel:
         """
         if chunk < 1:
             raise ValueError(f"chunk is {chunk}; it must be at least 1.")
-        tokens = self._tokens(token_ids)
-        with _appended(cache, [sequence], [len(token_ids)]) as batch, attention_kernels(tokens):
+        tokens = self.checked(token_ids).to(self.device, non_blocking=True)
+        with appended(cache, [sequence], [len(token_ids)]) as batch, attention_kernels(tokens):
             before = cache.length(sequence) - len(token_ids)
             for start in range(0, len(token_ids), chunk):
                 part = slice(start, min(start + chunk, len(token_ids)))
                 h = self._run(tokens[part], self._prefill_attention(cache, batch, part, before))
             return linear(h[-1], self.head).float()
+
+    def first_chunk(self, cache: PagedKVCache, tokens: Tensor, batch: Batch, last: Tensor) -> Tensor:
+        """Enqueues a prompt that nothing precedes, and copies nothing from the host: a CUDA graph may hold it.
+
+        Args:
+            tokens: int64 `[t]`. Behind the prompt's own there may be others, whose slots in `batch` are −1: nobody
+                attends to them, and of them nothing is kept.
+            batch: where they go; of its tensors only `positions` and `slot_mapping` are read, `[t]`.
+            last: int64 `[1]`, the index of the prompt's last token.
+        Returns:
+            The logits after it: `[V]` float32.
+        """
+        h = self._run(tokens, self._prefill_attention(cache, batch, slice(0, len(tokens)), 0))
+        return linear(h.index_select(0, last)[0], self.head).float()
 
     @torch.inference_mode()
     def decode(self, cache: PagedKVCache, sequences: Sequence[int], token_ids: Sequence[int]) -> Tensor:
@@ -122,16 +137,20 @@ class PagedModel:
         """
         if len(token_ids) != len(sequences):
             raise ValueError(f"token_ids has {len(token_ids)} tokens for {len(sequences)} sequences; each needs one.")
-        tokens = self._tokens(token_ids)
-        with _appended(cache, sequences, [1] * len(sequences)) as batch:
+        tokens = self.checked(token_ids).to(self.device, non_blocking=True)
+        with appended(cache, sequences, [1] * len(sequences)) as batch:
             longest = max(cache.length(sequence) for sequence in sequences)
             return linear(self._run(tokens, self._decode_attention(cache, batch, longest)), self.head).float()
 
-    def _tokens(self, token_ids: Sequence[int]) -> Tensor:
+    def checked(self, token_ids: Sequence[int]) -> Tensor:
+        """The same as int64 `[t]` in memory of the host. Raises ValueError if a token is unknown."""
         vocab = self.config.vocab_size
-        if unknown := next((token for token in token_ids if not 0 <= token < vocab), None):
-            raise ValueError(f"token_ids holds {unknown}; the model has tokens 0 to {vocab - 1}.")
-        return torch.tensor(list(token_ids), dtype=torch.int64, device=self.device)
+        with suppress(OverflowError):  # of a number that takes more than 64 bits: the loop below names it
+            tokens = torch.from_numpy(np.fromiter(token_ids, np.int64, len(token_ids)))
+            if bool(((tokens >= 0) & (tokens < vocab)).all()):
+                return tokens
+        unknown = next(token for token in token_ids if not 0 <= token < vocab)
+        raise ValueError(f"token_ids holds {unknown}; the model has tokens 0 to {vocab - 1}.")
 
     # --8<-- [start:run]
     def _run(self, tokens: Tensor, attend: Attend) -> Tensor:
@@ -269,7 +288,7 @@ def _check(model: Qwen3, attention: str, cache_dtype: torch.dtype, simulated: bo
 
 
 @contextmanager
-def _appended(cache: PagedKVCache, sequences: Sequence[int], counts: Sequence[int]) -> Iterator[Batch]:
+def appended(cache: PagedKVCache, sequences: Sequence[int], counts: Sequence[int]) -> Iterator[Batch]:
     """Room for new tokens; when what computes them fails, the sequences are as long as before."""
     batch = cache.append(sequences, counts)
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("chapters.ch09_graph_capture.advance_checks")
+pytest.register_assert_rewrite(
+    "chapters.ch09_graph_capture.advance_checks", "chapters.ch09_graph_capture.prompt_checks"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,6 +23,7 @@ from chapters.ch06_split_attention.paged_model import CHUNK, PagedModel
 from chapters.ch08_w8a16_head.quantize import W8Head
 from chapters.ch09_graph_capture.decode_rows import UNKNOWN, DecodeRows
 from chapters.ch09_graph_capture.decode_step import DecodeStep, StepKind
+from chapters.ch09_graph_capture.prompt_graphs import PromptGraphs
 from chapters.ch09_graph_capture.step_graphs import StepGraphs
 from qwen3_ref.sampling import SamplingParams
 
@@ -63,8 +64,8 @@ class Decoder:
         model: in bfloat16 or float16, its cache in the same dtype.
         cache: holds every token of every row at once; `max_context` limits a row.
         w8_head: in place of the model's head.
-        graphs: on a GPU, run steps as CUDA graphs.
-        report: gets a sentence when graphs cannot be used.
+        graphs: on a GPU, run steps and prompts as CUDA graphs.
+        report: gets a sentence when those of steps cannot be used, and one when those of prompts cannot.
     Raises:
         ValueError: an argument does not meet this.
     """
@@ -87,6 +88,7 @@ class Decoder:
         self.rows = DecodeRows.at_rest(rows, *sizes, model.device)
         self._step = DecodeStep(model, cache, self.rows, w8_head)
         self.graphs = StepGraphs(self._step, model.device, graphs, report)
+        self.prompts = PromptGraphs(model, cache, graphs, report)
         self._runs: list[Run | None] = [None] * rows
         self._history = self.rows.history.numpy() if model.device.type == "cuda" else None
         self._done = torch.cuda.Event() if model.device.type == "cuda" else None
@@ -124,7 +126,7 @@ class Decoder:
         name = self.cache.allocate() if sequence is None else sequence
         before = self.cache.length(name)
         try:
-            logits = self.model.prefill(self.cache, name, prompt, chunk)
+            logits = self.prompts(name, prompt, chunk)
             length = self.cache.length(name)
             if new_tokens > 1:
                 self.cache.append([name], [new_tokens - 1])  # the last token is drawn, but nothing is computed from it
