@@ -1,8 +1,8 @@
 // advance_decode.cu: the end of a decode step. Each row goes on with its new token, and the host need not know yet.
 //
 // Mapping   A block a row; its threads share the columns of the embedding. Thread 0 counts.
-// Overlap   The kernel after it may begin when the one ahead has ended: that is the barrier between two steps, behind
-//           which lengths and tables may be read ahead (fused_decode_attention.cu).
+// Overlap   The kernel after it may begin when the one ahead has ended. The barrier between two steps is the next one's
+//           first attention, which waits before it lets others begin: behind it lengths and tables may be read ahead.
 // Traffic   2 bytes read and 4 written a column: a few KiB, which latency hides.
 // Contract  Exact: a 16-bit number is a float. The token's id reaches `history` in one store of 8 bytes, so that a host
 //           that looks there, in its own memory, sees the old number or the new one.

@@ -26,7 +26,8 @@ using qwen::Merge;
 
 // Registers of a thread. With 160 a block fits beside one of QKV, whose 256 threads have 96 (decode_linear.cu):
 // together they fill an SM. Then blocks begin, and ask for keys and values, while QKV is still at work. Few blocks had
-// better not, for the SMs that have one make all others wait: they take 8 more.
+// better not, for the SMs that have one make all others wait: they take 8 more. Two that share a context take an SM
+// each, and what it has.
 template <class Lanes, bool kBeside>
 constexpr int kRegisters = Lanes::kGroup > 2    ? 255
                            : Lanes::kShares > 1 ? 65536 / Lanes::kThreads / 8 * 8
@@ -41,8 +42,8 @@ bool is_staged(int64_t partition_size) {
   return partition_size > kAttentionWarps * kTurnTokens && copies_are_async();
 }
 
-// A context that is planned as one partition of so many tokens at most is read in one turn, by as many warps as that
-// takes, in two blocks a KV head.
+// A context that is planned as one partition of so many tokens at most is read in one turn, as long as it has no more,
+// by as many warps as that takes, in two blocks a KV head.
 constexpr int kShort = 192, kLong = 256;
 template <class Lanes, int kTokens>
 using OneTurn = SharedLanes<Lanes, kTokens / kTurnTokens, 2>;
@@ -130,12 +131,13 @@ void run_as_planned(const qwen::FusedDecodeAttention& args, const AttentionOpera
     run<T, OneTurn<Lanes, kShort>, false, false>(args, operands, stream);
   } else if (partitions == 1 && size <= kLong) {
     run<T, OneTurn<Lanes, kLong>, false, false>(args, operands, stream);
-  } else if (is_staged(size)) {
-    is_beside(partitions * a.kv_heads * a.batch) ? run<T, Lanes, true, true>(args, operands, stream)
-                                                 : run<T, Lanes, false, true>(args, operands, stream);
   } else {
-    is_beside(partitions * a.kv_heads * a.batch) ? run<T, Lanes, true, false>(args, operands, stream)
-                                                 : run<T, Lanes, false, false>(args, operands, stream);
+    const bool beside = is_beside(partitions * a.kv_heads * a.batch);
+    if (is_staged(size)) {
+      beside ? run<T, Lanes, true, true>(args, operands, stream) : run<T, Lanes, false, true>(args, operands, stream);
+    } else {
+      beside ? run<T, Lanes, true, false>(args, operands, stream) : run<T, Lanes, false, false>(args, operands, stream);
+    }
   }
 }
 

@@ -2,9 +2,9 @@
 // codes, for the one new token of each sequence: QK-norm, RoPE, Hadamard transform, K and V as codes in their page,
 // attention over all tokens, merge of the partitions.
 //
-// Mapping   Blocks, warps and turns as in paged_attention_quantized.cu. Before the first turn two or three warps make
-//           ready the token's heads for all (new_quantized_token.cuh). The new token is the last of its sequence: the
-//           warp whose turn it is takes its codes from shared memory, in place of the cache. That block stores it, too.
+// Mapping   Blocks, warps and turns as in paged_attention_quantized.cu. Before the first turn each head of the token is
+//           made ready by a warp, for all (new_quantized_token.cuh). The token is the last of its sequence: the warp
+//           whose turn it is takes its codes from shared memory, in place of the cache. That block stores it, too.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first turns, weights, cosines. What remains is the way from qkv to out.
 // Traffic   Codes and scales of the context in, once; those of one token out.
@@ -17,13 +17,12 @@ namespace {
 
 using qwen::Merge;
 
-// Registers of a thread: 160, so that a block fits beside one of QKV, as in fused_decode_attention.cu. That leaves room
-// for one turn ahead.
+// Registers of a thread: 160, so that a block fits beside one of QKV, as in fused_decode_attention.cu.
 template <class Lanes>
 constexpr int kRegisters = Lanes::kGroup > 2 ? 255 : 160;
 
 // --8<-- [start:kernel]
-template <class T, class Lanes, ValueFormat kValues, int kParts>
+template <class T, class Lanes, ValueFormat kValues, int kParts, bool kPowers, bool kStaged>
 __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionOperands<T> a,
                                                                       qwen::QuantizedRows k,
                                                                       qwen::QuantizedRows v,
@@ -34,7 +33,7 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
                                                                       Merge merge,
                                                                       qwen::QkNormRopeCacheWrite t,
                                                                       bool prefetch) {
-  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, 1>;
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, kPowers>;
   __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
   __shared__ FreshRows rows;
@@ -47,29 +46,29 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
   grid_dependency_trigger();
 
   const TokenPlace place = place_of(t, sequence);
-  const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);
+  const auto head = quantized_pages<kParts, kPowers>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
   const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
   if (partition >= live) return;
 
-  NewQuantizedToken<T, Lanes::kGroup, kValues, kParts> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
+  NewQuantizedToken<T, Lanes::kGroup, kValues> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
   // --8<-- [start:ready]
   const auto ready = [&] {
-    fresh.load_constants();
+    fresh.load_constants(warp);
     queries.set_zeros();
     if (prefetch) grid_dependency_wait();
-    if (fresh.has_queries()) fresh.set(queries, a.scale, hadamard_scale);
     // Without a context the token comes in no turn, and is stored.
-    if (fresh.has_rows() && newest < end) fresh.store(hadamard_scale, layout, k, v, rows);
+    fresh.make(queries, a.scale, hadamard_scale, newest < end, layout, k, v, rows);
     __syncthreads();
   };
-  const auto add_new = [&](typename Reader::Turn& turn, int first) {
+  const auto add_new = [&](auto& turn, int first) {
     if (newest - first < kTurnTokens) turn.put(head, rows.k, rows.v, newest - first, lane);
   };
   Reader reader(queries, head.scale_of, lane);
-  reader.read(head, begin + kTurnTokens * warp, end, newest, ready, add_new);
+  unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * Reader::Staged::kBytes : nullptr;
+  reader.template read<kStaged>(head, begin + kTurnTokens * warp, end, newest, stage, ready, add_new);
   // --8<-- [end:ready]
   __syncthreads();
   reader.leave(shared, warp);
@@ -85,9 +84,11 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
 }  // namespace
 
 void qwen_fused_decode_attention_quantized(const qwen::FusedDecodeAttentionQuantized& args, cudaStream_t stream) {
-  dispatch_quantized(args.attention, [&](auto operands, auto lanes, auto values, auto parts) {
+  dispatch_quantized(args.attention, [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
     using T = typename decltype(operands)::Number;
-    const auto kernel = attend_new_quantized<T, decltype(lanes), values(), parts()>;
-    launch_quantized(args.attention, stream, kernel, operands, args.token, args.prefetch);
+    const auto kernel = attend_new_quantized<T, decltype(lanes), values(), parts(), powers(), staged()>;
+    using Staged = StagedQuantizedTurn<values(), parts(), powers()>;
+    const size_t shared = staged() ? kAttentionWarps * Staged::kBytes : 0;
+    launch_quantized(args.attention, stream, kernel, shared, operands, args.token, args.prefetch);
   });
 }

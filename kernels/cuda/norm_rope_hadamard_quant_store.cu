@@ -12,9 +12,8 @@
 //           them ahead of keys, take the first two stages and leave for their own output. Stages are switched at
 //           run time: every warp of a launch takes the same way. Six kernels serve all combinations, and ten the usual
 //           ones, for two dtypes and five pairs of formats.
+#include "chunk_codes.cuh"
 #include "four_heads_store.cuh"
-#include "head_transform.cuh"
-#include "quantized_rows.cuh"
 #include "store_place.cuh"
 
 namespace {
@@ -45,38 +44,13 @@ __device__ __forceinline__ void store_query(
 template <int kChunks>
 __device__ __forceinline__ void quantize(
     const Args& a, HeadValues<kChunks>& head, uint8_t* data, uint8_t* scales, bool stored, int lane) {
-  const QuantizedLayout& to = a.layout;
-  const int lanes = to.group / kOfLane;  // of a group
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     float (&v)[kOfLane] = head.values[c];
-    // --8<-- [start:group]
-    // By its bits: as integers they have the order of the magnitudes, NaN above all.
-    unsigned amax = 0;
+    const ChunkCodes codes(v, a.layout);
+    if (stored) codes.store(data, scales, a.layout, lane, c);
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) amax = max(amax, __float_as_uint(v[i]) & 0x7fffffffu);
-    for (int distance = 1; distance < lanes; distance *= 2) {
-      amax = max(amax, __shfl_xor_sync(kAllLanes, amax, distance));
-    }
-    const GroupScale scale = scale_of(amax, to);
-    divide(v, scale, to.scale_format);
-    const uint32_t codes = encode(v, to.values);
-    // --8<-- [end:group]
-    if (stored) {
-      if (to.values == ValueFormat::kE4M3) {
-        *reinterpret_cast<uint32_t*>(data + c * kChunk + kOfLane * lane) = codes;
-      } else {
-        *reinterpret_cast<uint16_t*>(data + (c * kChunk + kOfLane * lane) / 2) = uint16_t(codes);
-      }
-      const int group = (c * kWarpSize + lane) / lanes;
-      if (lane % lanes == 0 && to.scale_format == ScaleFormat::kFloat32) {
-        *reinterpret_cast<uint32_t*>(scales + 4 * group) = scale.code;
-      } else if (lane % lanes == 0) {
-        scales[group] = uint8_t(scale.code);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) v[i] = decode(codes, i, to.values) * scale.value;
+    for (int i = 0; i < kOfLane; ++i) v[i] = decode(codes.four, i, a.layout.values) * codes.scale.value;
   }
 }
 
@@ -101,7 +75,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a)
     for (int i = 0; i < kOfLane; ++i) head.values[c][i] = to_float(loaded.values[i]);
   }
   const StorePlace place = place_in(a, token);
-  const T* weight = static_cast<const T*>(h < 0 ? a.query_weight : a.norm_weight);
   const bool is_key = h < a.num_keys;
 
   Angles<kChunks> angles = {};
@@ -109,7 +82,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) transform_heads(Args a)
     const float* turns = a.cos_sin + (place.known ? place.position : 0) * a.cos_sin_stride;
     angles = load_angles<kChunks>(turns, a.rotary_dim, a.interleaved, a.conjugate, lane);
   }
-  if (is_key && a.norm_weight != nullptr) normalize(head, weight, a.eps, lane);
+  if (is_key && a.norm_weight != nullptr) {
+    const void* weight = h < 0 ? a.query_weight : a.norm_weight;
+    normalize(head, NormWeight<T, kChunks>::load(weight, lane), a.eps, lane);
+  }
   if (a.stage == qwen::Stage::kNorm) store_stage<T>(a, head, row, lane);
   if (is_key && a.cos_sin != nullptr) {
     rotate(head, angles, a.rotary_dim, a.interleaved, exchange[warp], lane);

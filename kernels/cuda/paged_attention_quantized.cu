@@ -1,7 +1,8 @@
 // paged_attention_quantized.cu: paged attention by partitions over a cache of FP8 or FP4 codes with scales.
 //
 // Mapping   Blocks and partitions as in paged_attention_split.cu. A warp takes 16 tokens in a turn, and Tensor Cores
-//           take the products with its codes, which are halves without rounding: quantized_reader.cuh.
+//           take the products with its codes, which are halves without rounding: quantized_reader.cuh. Two turns are
+//           on their way, one of them into shared memory.
 // Traffic   Codes and scales of the context in, once: FP8 with groups of 32 1.03 bytes a number, FP4 0.53 to 0.56.
 // Contract  Codes and scales mean what KVCacheFormat says. Products as exact as in fp32, sums in fp32, one rounding;
 //           partitions, their merge and blocks that are none as there. The scales' format is switched at run time.
@@ -13,7 +14,7 @@ namespace {
 using qwen::Merge;
 
 // --8<-- [start:kernel]
-template <class T, class Lanes, ValueFormat kValues, int kParts>
+template <class T, class Lanes, ValueFormat kValues, int kParts, bool kPowers, bool kStaged>
 __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionOperands<T> a,
                                                                       qwen::QuantizedRows k,
                                                                       qwen::QuantizedRows v,
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
                                                                       qwen::Partials partials,
                                                                       int partition_size,
                                                                       Merge merge) {
-  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, 2>;
+  using Reader = QuantizedReader<Lanes::kGroup, kValues, kParts, kPowers>;
   __shared__ SharedTiles<Lanes, typename Reader::Queries> tiles;
   __shared__ ClusterInbox<Lanes> inbox;
   auto& queries = tiles.queries();
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
   if (merge == Merge::kCluster) cluster_arrive_relaxed();
   grid_dependency_wait();
 
-  const auto head = quantized_pages<kParts>(a.pages(sequence), k, v, layout, kv_head, lane);
+  const auto head = quantized_pages<kParts, kPowers>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context);
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
     queries.set(a.group_of(sequence, kv_head), a.group, a.scale, hadamard_scale, warp, lane);
     __syncthreads();
   };
-  reader.read(head, begin + kTurnTokens * warp, end, end, ready, [](auto&, int) {});
+  unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * Reader::Staged::kBytes : nullptr;
+  reader.template read<kStaged>(head, begin + kTurnTokens * warp, end, end, stage, ready, [](auto&, int) {});
   __syncthreads();
   reader.leave(shared, warp);
   __syncthreads();
@@ -61,8 +63,11 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
 }  // namespace
 
 void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, cudaStream_t stream) {
-  dispatch_quantized(args, [&](auto operands, auto lanes, auto values, auto parts) {
+  dispatch_quantized(args, [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
     using T = typename decltype(operands)::Number;
-    launch_quantized(args, stream, attend_quantized<T, decltype(lanes), values(), parts()>, operands);
+    const auto kernel = attend_quantized<T, decltype(lanes), values(), parts(), powers(), staged()>;
+    using Staged = StagedQuantizedTurn<values(), parts(), powers()>;
+    const size_t shared = staged() ? kAttentionWarps * Staged::kBytes : 0;
+    launch_quantized(args, stream, kernel, shared, operands);
   });
 }

@@ -8,18 +8,25 @@
 
 // What one thread has asked for, in groups that arrive in order.
 struct AsyncCopies {
-  // 16 bytes, from a multiple of 16 to another one; zeros if they are not `there`.
+  // 16 bytes or 4, from a multiple of as many to another one; zeros if they are not `there`.
   // --8<-- [start:ask]
+  template <int kBytes = 16>
   __device__ __forceinline__ void ask(void* to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
     const auto shared = unsigned(__cvta_generic_to_shared(to));
-    asm volatile(
-        "cp.async.cg.shared.global.L2::128B "
-        "[%0], [%1], 16, %2;" ::"r"(shared),
-        "l"(from), "r"(there ? 16 : 0)
-        : "memory");
+    if constexpr (kBytes == 16) {
+      asm volatile(
+          "cp.async.cg.shared.global.L2::128B "
+          "[%0], [%1], 16, %2;" ::"r"(shared),
+          "l"(from), "r"(there ? 16 : 0)
+          : "memory");
+    } else {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(there ? 4 : 0)
+                   : "memory");
+    }
 #else
-    *static_cast<uint4*>(to) = there ? *static_cast<const uint4*>(from) : uint4{};
+    using Word = std::conditional_t<kBytes == 16, uint4, uint32_t>;
+    *static_cast<Word*>(to) = there ? *static_cast<const Word*>(from) : Word{};
 #endif
   }
   // --8<-- [end:ask]

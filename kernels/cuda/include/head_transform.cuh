@@ -52,16 +52,33 @@ __device__ __forceinline__ float square_sum(const HeadValues<kChunks>& head, int
 }
 // --8<-- [end:sum]
 
+// What a lane has of a norm's weight.
 template <class T, int kChunks>
-__device__ __forceinline__ void normalize(HeadValues<kChunks>& head, const T* weight, float eps, int lane) {
-  Chunk<T, kOfLane> weights[kChunks];
+struct NormWeight {
+  Chunk<T, kOfLane> chunks[kChunks];
+
+  __device__ __forceinline__ static NormWeight load(const void* weight, int lane) {
+    NormWeight loaded;
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) weights[c] = load_chunk<true, kOfLane>(weight + c * kChunk + kOfLane * lane);
+    for (int c = 0; c < kChunks; ++c) {
+      loaded.chunks[c] = load_chunk<true, kOfLane>(static_cast<const T*>(weight) + c * kChunk + kOfLane * lane);
+    }
+    return loaded;
+  }
+};
+
+template <class T, int kChunks>
+__device__ __forceinline__ void normalize(HeadValues<kChunks>& head,
+                                          const NormWeight<T, kChunks>& weight,
+                                          float eps,
+                                          int lane) {
   const float scale = 1.0f / sqrtf(square_sum(head, lane) / (kChunk * kChunks) + eps);
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) head.values[c][i] = head.values[c][i] * scale * to_float(weights[c].values[i]);
+    for (int i = 0; i < kOfLane; ++i) {
+      head.values[c][i] = head.values[c][i] * scale * to_float(weight.chunks[c].values[i]);
+    }
   }
 }
 

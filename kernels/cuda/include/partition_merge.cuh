@@ -98,22 +98,22 @@ struct PartitionMerge {
   // Every block has called cluster_arrive_relaxed() at its begin: nobody is sent anything before it runs.
   // --8<-- [start:by_cluster]
   __device__ __forceinline__ void by_cluster(const WarpPartials<Lanes>& shared, ClusterInbox<Lanes>& inbox) const {
-    const int share = (size + live - 1) / live;
+    const int part = (size + live - 1) / live;
     cluster_wait();
     for (int i = threadIdx.x; i < size; i += kAttentionThreads) {
       float total;
       const SoftmaxState all = shared.merged(i / kHeadDim, i % kHeadDim, total);
-      const int to = i / share, at = partition * share + i % share;
+      const int to = i / part, at = partition * part + i % part;
       *shared_of(inbox.m + at, to) = all.stored_m();
       *shared_of(inbox.l + at, to) = all.l;
       *shared_of(inbox.o + at, to) = total;
     }
     cluster_arrive();
     cluster_wait();
-    const int first = partition * share, mine = min(share, size - first);
+    const int first = partition * part, mine = min(part, size - first);
     for (int i = threadIdx.x; i < mine; i += kAttentionThreads) {
       out[first + i] = from_float<T>(merge_readers<kMergeBatch>(live, [&](int p) {
-        return SoftmaxPart{inbox.m[p * share + i], inbox.l[p * share + i], inbox.o[p * share + i]};
+        return SoftmaxPart{inbox.m[p * part + i], inbox.l[p * part + i], inbox.o[p * part + i]};
       }));
     }
   }

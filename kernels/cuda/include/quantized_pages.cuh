@@ -8,6 +8,7 @@
 // Caching   Through the first-level cache: neighbouring records share sectors, and so do scales.
 #pragma once
 
+#include "code_numbers.cuh"
 #include "kv_pages.cuh"
 #include "quantized_rows.cuh"
 
@@ -24,73 +25,6 @@ struct FreshRow {
   alignas(16) uint8_t scales[32];
 };
 
-// A scale as it is stored → its number: shifted, its fields are those of an fp32 number that is `factor` times too
-// small. The same few operations for each format, so that the lanes of all tokens go on without a branch.
-// --8<-- [start:scale_reader]
-struct ScaleReader {
-  uint32_t shift, fields, least;
-  float factor, nan;  // this magnitude stands for NaN
-  bool wide;          // four bytes, not one
-
-  __device__ __forceinline__ explicit ScaleReader(ScaleFormat format)
-      : shift(1u << 23), fields(0x7f800000u), least(0x00400000u), factor(1.0f), nan(INFINITY), wide(false) {
-    if (format == ScaleFormat::kE4M3) {
-      shift = 1u << 20, fields = 0x87f00000u, least = 0, factor = 0x1p120f, nan = __uint_as_float(0x07f00000u);
-    } else if (format == ScaleFormat::kFloat32) {
-      shift = 1, fields = ~0u, least = 0, nan = __uint_as_float(0x7fffffffu), wide = true;
-    }
-  }
-  // A byte is extended by its sign, for E4M3; UE8M0, whose 0 is 2^-127, has none in its fields.
-  __device__ __forceinline__ float operator()(uint32_t code) const {
-    const float number = __uint_as_float(max(code * shift & fields, least));
-    return fabsf(number) == nan ? __uint_as_float(0x7fffffffu) : number * factor;
-  }
-};
-// --8<-- [end:scale_reader]
-
-// Two E4M3 codes, of the lower or the upper half of a word, as halves: exactly.
-__device__ __forceinline__ uint32_t halves(uint32_t word, int upper) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  uint32_t pair;
-  if (upper) {
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }" : "=r"(pair) : "r"(word));
-  } else {
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(pair) : "r"(word));
-  }
-  return pair;
-#else
-  const auto codes = static_cast<unsigned short>(word >> 16 * upper);
-  // With the same fields a half is 2^8 times smaller. The product is exact, subnormals too. All fields set are NaN.
-  const uint32_t apart = __byte_perm(codes, 0, 0x4140), magnitudes = apart & 0x007f007fu;
-  const uint32_t fields = (apart & 0x00800080u) << 8 | magnitudes << 7;
-  const uint32_t nans = (magnitudes + 0x00010001u & 0x00800080u) * (0x7e00u / 0x80u);
-  const __half2 pair = __hmul2(*reinterpret_cast<const __half2*>(&fields), __floats2half2_rn(256.0f, 256.0f));
-  return *reinterpret_cast<const uint32_t*>(&pair) | nans;
-#endif
-}
-
-// What depends on the format of the numbers. A lane's codes are words; as seen from here each has four E4M3 codes.
-template <ValueFormat kValues>
-struct CodeWords {
-  static constexpr bool kE4M3 = kValues == ValueFormat::kE4M3;
-  static constexpr int kNumbers = kE4M3 ? 4 : 8;         // in a stored word
-  static constexpr float kUnit = kE4M3 ? 1.0f : 0x1p6f;  // of what the words say
-
-  // Read as E4M3 the fields of an E2M1 code stand for 2^-6 times its number, subnormals too: so the even and the odd
-  // codes of a word become a word each.
-  // --8<-- [start:e2m1]
-  static __device__ __forceinline__ uint32_t word(const uint32_t* stored, int w) {
-    if constexpr (kE4M3) return stored[w];
-    const uint32_t codes = stored[w / 2];
-    return w % 2 == 0 ? (codes << 4 & 0x80808080u) | (codes << 2 & 0x1c1c1c1cu)
-                      : (codes & 0x80808080u) | (codes >> 2 & 0x1c1c1c1cu);
-  }
-  // --8<-- [end:e2m1]
-  // The word that has one of the lane's numbers, and which of its codes that is.
-  static __device__ __forceinline__ int word_of(int number) { return kE4M3 ? number / 4 : number / 8 * 2 + number % 2; }
-  static __device__ __forceinline__ int code_of(int number) { return kE4M3 ? number % 4 : number % 8 / 2; }
-};
-
 template <int kWords>
 __device__ __forceinline__ void load_words(uint32_t* to, const uint8_t* from) {
   struct alignas(4 * kWords) Words {
@@ -102,12 +36,15 @@ __device__ __forceinline__ void load_words(uint32_t* to, const uint8_t* from) {
 }
 
 // One KV head in the pages of one sequence, as a lane reads it.
+template <bool kPowers>
 struct QuantizedPages : PageTable {
+  LaneRow first_key, first_value;            // rows of slot 0 of block 0
   LaneRow key, value;                        // of token g, or 2 t, if it had slot 0 of block 0
   RowOffset of_key, of_value;                // from a row's begin to what the lane has of it
   int64_t block_bytes;                       // from one block to the next; a cache keeps its scales in them
   unsigned data_stride, scale_stride, last;  // from one slot to the next; the last slot of a block
-  ScaleReader scale_of;
+  int scale_words;                           // of a row
+  ScaleReader<kPowers> scale_of;
 
   __device__ __forceinline__ RowOffset offset(int block, int token) const {
     const int64_t first = unsigned(block) * block_bytes;
@@ -116,20 +53,20 @@ struct QuantizedPages : PageTable {
   }
 };
 
-template <int kParts>
-__device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages,
-                                                          const qwen::QuantizedRows& k,
-                                                          const qwen::QuantizedRows& v,
-                                                          const QuantizedLayout& layout,
-                                                          int head,
-                                                          int lane) {
+template <int kParts, bool kPowers>
+__device__ __forceinline__ QuantizedPages<kPowers> quantized_pages(const PageTable& pages,
+                                                                   const qwen::QuantizedRows& k,
+                                                                   const qwen::QuantizedRows& v,
+                                                                   const QuantizedLayout& layout,
+                                                                   int head,
+                                                                   int lane) {
   const int g = lane / 4, t = lane % 4;
-  const ScaleReader scale_of(layout.scale_format);
+  const ScaleReader<kPowers> scale_of(layout.scale_format);
   const auto data_stride = unsigned(layout.heads * layout.data_row_stride),
              scale_stride = unsigned(layout.heads * layout.scale_row_stride);
   const auto in_row = [&](int dimension) -> RowOffset {
     const int code = layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2;
-    return {code, dimension / layout.group * (scale_of.wide ? 4 : 1)};
+    return {code, dimension / layout.group * scale_of.width()};
   };
   const auto row = [&](const qwen::QuantizedRows& rows, int slot) -> LaneRow {
     return {rows.data + head * layout.data_row_stride + slot * uint64_t(data_stride),
@@ -137,6 +74,8 @@ __device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages
   };
   const RowOffset of_key = in_row(32 * t), of_value = in_row(16 / kParts * g);
   return {pages,
+          row(k, 0),
+          row(v, 0),
           row(k, g).behind(of_key),
           row(v, 2 * t).behind(of_value),
           of_key,
@@ -145,13 +84,15 @@ __device__ __forceinline__ QuantizedPages quantized_pages(const PageTable& pages
           data_stride,
           scale_stride,
           (1u << pages.block_shift) - 1,
+          128 / layout.group * scale_of.width() / 4,
           scale_of};
 }
 
 // What a lane has of a turn. A token that is not there keeps the bytes of an earlier one, and weighs nothing. Those up
 // to `stored` lie in the cache.
-template <ValueFormat kValues, int kParts>
+template <ValueFormat kValues, int kParts, bool kPowers>
 struct QuantizedTurn {
+  using Pages = QuantizedPages<kPowers>;
   using Codes = CodeWords<kValues>;
   static constexpr int kWords = 16 / Codes::kNumbers;  // of an eighth of a row
   uint32_t keys[2][2 * kWords] = {}, values[4][kWords] = {};
@@ -161,8 +102,7 @@ struct QuantizedTurn {
 
   // On to the turn that comes next: its keys are asked for, and its values later.
   template <int kStep>
-  __device__ __forceinline__ void advance(
-      const QuantizedPages& head, TurnPages<kStep>& turns, int end, int stored, int lane) {
+  __device__ __forceinline__ void advance(const Pages& head, TurnPages<kStep>& turns, int end, int stored, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int first = turns.next + kHalfTurn * h, block = turns.block_of_half(h);
@@ -173,60 +113,64 @@ struct QuantizedTurn {
     load_keys(head, lane);
   }
 
-  static __device__ __forceinline__ void load_scale(uint32_t& scale, const uint8_t* from, bool wide) {
-    if (wide) {
-      scale = *reinterpret_cast<const uint32_t*>(from);
-    } else {
-      scale = *reinterpret_cast<const int8_t*>(from);
-    }
-  }
-  __device__ __forceinline__ void load_key(int h, const LaneRow& row, bool wide) {
+  __device__ __forceinline__ void load_key(int h, const LaneRow& row, const ScaleReader<kPowers>& scale_of) {
 #pragma unroll
     for (int w = 0; w < 2 * kWords; w += 4) load_words<4>(keys[h] + w, row.data + 4 * w);
 #pragma unroll
-    for (int s = 0; s < kParts; ++s) load_scale(key_scales[h][s], row.scale + s * (wide ? 4 : 1), wide);
+    for (int s = 0; s < kParts; ++s) key_scales[h][s] = scale_of.load(row.scale + s * scale_of.width());
   }
-  __device__ __forceinline__ void load_value(int i, const LaneRow& row, bool wide) {
+  __device__ __forceinline__ void load_value(int i, const LaneRow& row, const ScaleReader<kPowers>& scale_of) {
     constexpr int kOfPart = kWords / kParts, kHalfRow = 8 * kWords * 2;  // words, bytes
 #pragma unroll
     for (int s = 0; s < kParts; ++s) {
       load_words<kOfPart>(values[i] + s * kOfPart, row.data + s * kHalfRow);
-      load_scale(value_scales[i][s], row.scale + s * 4 * (wide ? 4 : 1), wide);  // 64 numbers on: four groups
+      value_scales[i][s] = scale_of.load(row.scale + s * 4 * scale_of.width());  // 64 numbers on: four groups
     }
   }
-  __device__ __forceinline__ void load_keys(const QuantizedPages& head, int lane) {
+  __device__ __forceinline__ void load_keys(const Pages& head, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (lane / 4 >= tokens[h]) continue;
-      load_key(h, head.key.behind(at[h]), head.scale_of.wide);
+      load_key(h, head.key.behind(at[h]), head.scale_of);
     }
   }
-  __device__ __forceinline__ void load_values(const QuantizedPages& head, int lane) {
+  __device__ __forceinline__ void load_values(const Pages& head, int lane) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (lane % 4 * 2 + i % 2 >= tokens[i / 2]) continue;
       const RowOffset odd = {i % 2 * int64_t(head.data_stride), i % 2 * int64_t(head.scale_stride)};
-      load_value(i, head.value.behind(at[i / 2]).behind(odd), head.scale_of.wide);
+      load_value(i, head.value.behind(at[i / 2]).behind(odd), head.scale_of);
     }
   }
 
   // The token at this place of the turn, the first that is not stored: if its page is there, it is now.
   __device__ __forceinline__ void put(
-      const QuantizedPages& head, const FreshRow& key, const FreshRow& value, int place, int lane) {
+      const Pages& head, const FreshRow& key, const FreshRow& value, int place, int lane) {
     // --8<-- [start:put]
     const LaneRow k = LaneRow{key.data, key.scales}.behind(head.of_key);
     const LaneRow v = LaneRow{value.data, value.scales}.behind(head.of_value);
-    const bool wide = head.scale_of.wide;
 #pragma unroll
     for (int h = 0; h < 2; ++h, place -= kHalfTurn) {
       if (place < 0 || tokens[h] != place) continue;
       ++tokens[h];
-      if (lane / 4 == place) load_key(h, k, wide);
+      if (lane / 4 == place) load_key(h, k, head.scale_of);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (lane % 4 * 2 + i == place) load_value(2 * h + i, v, wide);
+        if (lane % 4 * 2 + i == place) load_value(2 * h + i, v, head.scale_of);
       }
     }
     // --8<-- [end:put]
   }
+
+  // The lane's part of key g or g + 8, and of value i; what scales them.
+  __device__ __forceinline__ void key(int h, uint32_t (&to)[2 * kWords]) const {
+#pragma unroll
+    for (int w = 0; w < 2 * kWords; ++w) to[w] = keys[h][w];
+  }
+  __device__ __forceinline__ void value(int i, uint32_t (&to)[kWords]) const {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) to[w] = values[i][w];
+  }
+  __device__ __forceinline__ uint32_t key_scale(int h, int s) const { return key_scales[h][s]; }
+  __device__ __forceinline__ uint32_t value_scale(int i, int s) const { return value_scales[i][s]; }
 };

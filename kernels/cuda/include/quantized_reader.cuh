@@ -8,29 +8,30 @@
 //           the sum of what it has loaded, and scales that. For values column 2 c + h has the weights of head h times
 //           the scales of class c; of the sums only those that stand where row and column have one class are kept.
 // Range     Weights times scales go beyond what a half can hold. Each column counts in units of a power of two, which
-//           follows the largest seen, as the softmax follows its maximum.
+//           follows the largest seen. The softmax follows its maximum likewise, by leaps: what is summed is not
+//           rescaled for a weight of up to 2^kSlack.
 #pragma once
-
 #include "query_tiles.cuh"
+#include "staged_quantized_turn.cuh"
 #include "tensor_cores.cuh"
 
-template <int kGroup, ValueFormat kValues, int kParts, int kMostAhead>
+template <int kGroup, ValueFormat kValues, int kParts, bool kPowers>
 struct QuantizedReader {
   using Queries = QueryTiles<kGroup, kValues>;
-  using Turn = QuantizedTurn<kValues, kParts>;
+  using Pages = QuantizedPages<kPowers>;
+  using Turn = QuantizedTurn<kValues, kParts, kPowers>;
+  using Staged = StagedQuantizedTurn<kValues, kParts, kPowers>;
   using Codes = CodeWords<kValues>;
   using Scores = float[Queries::kTiles][2];
   using Weights = SplitPair[Queries::kTiles][kParts][2];
   static constexpr int kTiles = Queries::kTiles, kWords = 4;   // words of four codes: an eighth of a row
-  static constexpr int kAhead = kTiles == 1 ? kMostAhead : 1;  // turns on their way; they are computed side by side
   static constexpr int kChains = kTiles == 1 ? 2 : 1;          // sums of a score that do not wait for each other
   static constexpr int kStep = kAttentionWarps * kTurnTokens;  // tokens of the block in a turn
-  // In units the largest weight is from 2^kAbove on, and has room up to the largest half.
-  static constexpr int kAbove = 8;
-  static constexpr float kRoom = 0x1p15f;
+  static constexpr int kAbove = 8;  // in units the largest weight is from 2^kAbove on, and has room up to kRoom
+  static constexpr float kRoom = 0x1p15f, kSlack = 4.0f;
 
   const Queries& queries;
-  const ScaleReader& scale_of;
+  const ScaleReader<kPowers>& scale_of;
   const int lane, g = lane / 4, t = lane % 4;
   SoftmaxState state[kTiles];  // of head t % 2 of each tile; l of this lane's tokens alone
   // Of column g: log2 of the largest weight so far, and of the unit.
@@ -38,7 +39,7 @@ struct QuantizedReader {
   int unit[kTiles][kParts];
   float o[kTiles][2 * kWords][4] = {};
 
-  __device__ __forceinline__ QuantizedReader(const Queries& q, const ScaleReader& scales, int in_warp)
+  __device__ __forceinline__ QuantizedReader(const Queries& q, const ScaleReader<kPowers>& scales, int in_warp)
       : queries(q), scale_of(scales), lane(in_warp) {
 #pragma unroll
     for (int i = 0; i < kTiles * kParts; ++i) {
@@ -48,13 +49,16 @@ struct QuantizedReader {
 
   // The scores of tokens g and g + 8 with head t % 2 of each tile; -inf where there is no token.
   // --8<-- [start:scores]
-  __device__ __forceinline__ void scores(const Turn& turn, Scores& score) {
+  template <class AnyTurn>
+  __device__ __forceinline__ void scores(const AnyTurn& turn, Scores& score) {
+    uint32_t keys[2][2 * Turn::kWords];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) turn.key(h, keys[h]);
     float sums[kTiles][2][kChains][4] = {};  // of the first and the last 16 numbers
     const int column = g / 2 == t ? g : Queries::kZeros;
 #pragma unroll
     for (int j = 0; j < Queries::kSteps; ++j) {
-      const uint32_t k0 = Codes::word(turn.keys[0], j);
-      const uint32_t k8 = Codes::word(turn.keys[1], j);
+      const uint32_t k0 = Codes::word(keys[0], j), k8 = Codes::word(keys[1], j);
       const uint32_t a[4] = {halves(k0, 0), halves(k8, 0), halves(k0, 1), halves(k8, 1)};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -66,19 +70,19 @@ struct QuantizedReader {
     const bool odd = t % 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float first = scale_of(turn.key_scales[r][0]);
-      const float last = scale_of(turn.key_scales[r][kParts - 1]);
+      float scale[kParts];  // of the first and the last 16 numbers
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) scale[s] = scale_of(turn.key_scale(r, s));
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        float of_head[2] = {};
+        float of_head[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float sum = sums[n][half][0][2 * r + h];
-            if (kChains == 2) sum += sums[n][half][kChains - 1][2 * r + h];
-            of_head[h] += sum * (half == 0 ? first : last);
-          }
+          const auto sum = [&](const float (&chains)[kChains][4]) {
+            return kChains == 1 ? chains[0][2 * r + h] : chains[0][2 * r + h] + chains[kChains - 1][2 * r + h];
+          };
+          const float first = sum(sums[n][0]), last = sum(sums[n][1]);
+          of_head[h] = kParts == 1 ? (first + last) * scale[0] : first * scale[0] + last * scale[kParts - 1];
         }
         // The quarters of a row are added, and each lane goes on with one of the two heads.
         float total = odd ? of_head[1] : of_head[0];
@@ -112,36 +116,31 @@ struct QuantizedReader {
     }
   }
   // --8<-- [end:unit]
-
   // --8<-- [start:absorb]
   // Scores become weights; each lane gets those of the tokens whose values it has, for head g % 2 of the tile.
-  template <int kTurns>
-  __device__ __forceinline__ void weigh(const Turn* turns, int n, const Scores* score, Weights* b) {
-    float highest = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 2 * kTurns; ++i) highest = fmaxf(highest, score[i / 2][n][i % 2]);
+  template <class AnyTurn>
+  __device__ __forceinline__ void weigh(const AnyTurn& turn, int n, const Scores& score, Weights& b) {
+    float highest = fmaxf(score[n][0], score[n][1]);
 #pragma unroll
     for (int distance = 4; distance < kWarpSize; distance *= 2) {
       highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, distance));
     }
     const float before = state[n].m;
-    state[n].raise(highest);
-    float scaled[kTurns][kParts][4], top[kParts] = {};
+    const bool rises = highest > before + kSlack;
+    state[n].raise(rises ? highest : before);
+    float scaled[kParts][4], top[kParts] = {};
+    const float weight[2] = {state[n].weight(score[n][0]), state[n].weight(score[n][1])};
+    state[n].l += weight[0] + weight[1];
 #pragma unroll
-    for (int p = 0; p < kTurns; ++p) {
-      const float weight[2] = {state[n].weight(score[p][n][0]), state[n].weight(score[p][n][1])};
-      state[n].l += weight[0] + weight[1];
+    for (int i = 0; i < 4; ++i) {
+      const float mine = __shfl_sync(kAllLanes, weight[i / 2], 4 * (2 * t + i % 2) + g % 2);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float mine = __shfl_sync(kAllLanes, weight[i / 2], 4 * (2 * t + i % 2) + g % 2);
-#pragma unroll
-        for (int s = 0; s < kParts; ++s) {
-          scaled[p][s][i] = mine * scale_of(turns[p].value_scales[i][s]);
-          top[s] = fmaxf(top[s], fabsf(scaled[p][s][i]));
-        }
+      for (int s = 0; s < kParts; ++s) {
+        scaled[s][i] = mine * scale_of(turn.value_scale(i, s));
+        top[s] = fmaxf(top[s], fabsf(scaled[s][i]));
       }
     }
-    bool fits = state[n].m == before;
+    bool fits = !rises;
 #pragma unroll
     for (int s = 0; s < kParts; ++s) fits = fits && top[s] * power_of_two(-unit[n][s]) < kRoom;
     if (__any_sync(kAllLanes, !fits)) {
@@ -150,18 +149,21 @@ struct QuantizedReader {
       for (int s = 0; s < kParts; ++s) change_unit(n, s, top[s], raised);
     }
 #pragma unroll
-    for (int i = 0; i < 2 * kTurns * kParts; ++i) {
-      const int p = i / (2 * kParts), s = i / 2 % kParts, half = i % 2;
-      const float *two = scaled[p][s] + 2 * half, in_units = power_of_two(-unit[n][s]);
-      b[p][n][s][half] = SplitPair(two[0] * in_units, two[1] * in_units);
+    for (int i = 0; i < 2 * kParts; ++i) {
+      const float *two = scaled[i / 2] + i % 2 * 2, in_units = power_of_two(-unit[n][i / 2]);
+      b[n][i / 2][i % 2] = SplitPair(two[0] * in_units, two[1] * in_units);
     }
   }
-  __device__ __forceinline__ void add_values(const Turn& turn, const Weights& b) {
+  template <class AnyTurn>
+  __device__ __forceinline__ void add_values(const AnyTurn& turn, const Weights& b) {
+    uint32_t values[4][Turn::kWords];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) turn.value(i, values[i]);
 #pragma unroll
     for (int j = 0; j < 2 * kWords; ++j) {
       uint32_t word[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) word[i] = Codes::word(turn.values[i], j / 2);
+      for (int i = 0; i < 4; ++i) word[i] = Codes::word(values[i], j / 2);
       // Two codes of each token: neighbours are now one number of two tokens.
       const int codes = j % 2 == 0 ? 0x5140 : 0x7362;
       const uint32_t first = __byte_perm(word[0], word[1], codes), second = __byte_perm(word[2], word[3], codes);
@@ -174,47 +176,44 @@ struct QuantizedReader {
       }
     }
   }
-  // --8<-- [end:absorb]
-  // The tokens of kTurns turns, from `token` on. Where all on their way count, the next ones are asked for.
-  // --8<-- [start:turns]
-  template <int kTurns, class AddNew>
-  __device__ __forceinline__ void absorb(
-      Turn* turns, const QuantizedPages& head, TurnPages<kStep>& next, int token, int end, int stored, AddNew add_new) {
-    constexpr bool kMore = kTurns == kAhead;
-    Scores score[kTurns];
-    Weights weights[kTurns];
+  // The keys are needed no longer when ask_next() is called.
+  template <class AnyTurn, class AskNext>
+  __device__ __forceinline__ void absorb(const AnyTurn& turn, AskNext ask_next) {
+    Scores score;
+    Weights weights;
+    scores(turn, score);
+    ask_next();
 #pragma unroll
-    for (int p = 0; p < kTurns; ++p) {
-      add_new(turns[p], token + p * kStep);
-      scores(turns[p], score[p]);
-      if (kMore) turns[p].advance(head, next, end, stored, lane);
-    }
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) weigh<kTurns>(turns, n, score, weights);
-#pragma unroll
-    for (int p = 0; p < kTurns; ++p) {
-      add_values(turns[p], weights[p]);
-      if (kMore) turns[p].load_values(head, lane);
-    }
+    for (int n = 0; n < kTiles; ++n) weigh(turn, n, score, weights);
+    add_values(turn, weights);
   }
-  // --8<-- [end:turns]
+  // --8<-- [end:absorb]
   // Reads this warp's tokens from `token` up to `end`; those up to `stored` lie in the cache. ready() sees to the
   // queries while the first rows are coming. add_new(turn, token) may put one more into a turn, told its first token.
+  // With kStaged every other turn comes through `stage`, Staged::kBytes of shared memory: two turns are on their way.
   // --8<-- [start:read]
-  template <class Ready, class AddNew>
+  template <bool kStaged, class Ready, class AddNew>
   __device__ __forceinline__ void read(
-      const QuantizedPages& head, int token, int end, int stored, Ready ready, AddNew add_new) {
+      const Pages& head, int token, int end, int stored, unsigned char* stage, Ready ready, AddNew add_new) {
     TurnPages<kStep> next(head, token, end, lane);
-    Turn turns[kAhead];
-#pragma unroll
-    for (int p = 0; p < kAhead; ++p) {
-      turns[p].advance(head, next, end, stored, lane);
-      turns[p].load_values(head, lane);
-    }
+    Staged staged(head, stage, lane);
+    Turn turn;
+    turn.advance(head, next, end, stored, lane);
+    turn.load_values(head, lane);
+    if (kStaged) staged.ask(head, next, end, stored, lane);
     ready();
-    const int all = end - (kAhead - 1) * kStep;  // before it the last of the turns has tokens, too
-    for (; token < all; token += kAhead * kStep) absorb<kAhead>(turns, head, next, token, end, stored, add_new);
-    if (kAhead == 2 && token < end) absorb<1>(turns, head, next, token, end, stored, add_new);
+    for (; token < end; token += kStep) {
+      add_new(turn, token);
+      absorb(turn, [&] { turn.advance(head, next, end, stored, lane); });
+      turn.load_values(head, lane);
+      if (!kStaged || token + kStep >= end) continue;
+      token += kStep;
+      staged.wait();
+      add_new(staged, token);
+      absorb(staged, [] {});
+      __syncwarp();  // all lanes have read it
+      staged.ask(head, next, end, stored, lane);
+    }
   }
   // --8<-- [end:read]
   // --8<-- [start:leave]

@@ -55,6 +55,10 @@ struct QueryTiles {
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) q[i] = to_float(loaded.values[i]) * (scale * kLog2OfE);
     }
+    put(warp, q, hadamard_scale, lane);
+  }
+  // A head by its warp: lane l has numbers 4 l to 4 l + 3.
+  __device__ __forceinline__ void put(int head, float (&q)[kOfLane], float hadamard_scale, int lane) {
     if (hadamard_scale != 0.0f) hadamard<kWarpSize>(q, hadamard_scale, lane);
     float largest = 0.0f;
 #pragma unroll
@@ -63,13 +67,13 @@ struct QueryTiles {
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
     }
-    const float raised = power_of_two(set_unit(warp, largest, lane == 0));
-    const int column = lane / 8 * 2 + warp % 2;
+    const float raised = power_of_two(set_unit(head, largest, lane == 0));
+    const int column = lane / 8 * 2 + head % 2;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int number = lane % 8 * kOfLane + i, code = Codes::code_of(number);
       const SplitPair split(q[i] * raised, 0.0f);
-      auto* to = reinterpret_cast<__half*>(columns[warp / 2][Codes::word_of(number)][column]);
+      auto* to = reinterpret_cast<__half*>(columns[head / 2][Codes::word_of(number)][column]);
       to[code] = reinterpret_cast<const __half&>(split.high);
       to[code + 4] = reinterpret_cast<const __half&>(split.low);
     }
@@ -85,17 +89,5 @@ struct QueryTiles {
     const int up = limited(10 - exponent_of(largest));  // to between 2^10 and 2^11
     if (mine) unit[head] = power_of_two(-up) * Codes::kUnit;
     return up;
-  }
-  // Numbers 8 n to 8 n + 7 of a quarter of a head, raised: two words have them, whatever the format.
-  __device__ __forceinline__ void put_eight(int head, int quarter, int n, const float* q) {
-    float words[2][4];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) words[Codes::word_of(i)][Codes::code_of(i)] = q[i];
-#pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      const SplitPair first(words[w][0], words[w][1]), last(words[w][2], words[w][3]);
-      auto* to = reinterpret_cast<uint4*>(columns[head / 2][2 * n + w][quarter * 2 + head % 2]);
-      *to = {first.high, last.high, first.low, last.low};
-    }
   }
 };

@@ -5,9 +5,10 @@
 #include "cudasim/language.h"
 
 struct AsyncCopies {
+  template <int kBytes = 16>
   void ask(void* to, const void* from, bool there) {
     while (asked == kMost) arrive();
-    coming[asked++] = {static_cast<uint4*>(to), static_cast<const uint4*>(from), there};
+    coming[asked++] = {to, from, there, kBytes};
   }
   void close_group() {
     if (groups == kMostGroups) arrive();
@@ -21,18 +22,26 @@ struct AsyncCopies {
  private:
   static constexpr int kMost = 64, kMostGroups = 8;
   struct Copy {
-    uint4* to;
-    const uint4* from;
+    void* to;
+    const void* from;
     bool there;
+    int bytes;
   };
   Copy coming[kMost];
   int ends[kMostGroups];  // of groups: how many copies were asked for up to each
   int asked = 0, groups = 0;
 
+  static void arrived(const Copy& copy) {
+    if (copy.bytes == 4) {
+      *static_cast<uint32_t*>(copy.to) = copy.there ? *static_cast<const uint32_t*>(copy.from) : 0;
+    } else {
+      *static_cast<uint4*>(copy.to) = copy.there ? *static_cast<const uint4*>(copy.from) : uint4{};
+    }
+  }
   // The oldest group, or what was asked for where there is none.
   void arrive() {
     const int count = groups > 0 ? ends[0] : asked;
-    for (int i = 0; i < count; ++i) *coming[i].to = coming[i].there ? *coming[i].from : uint4{};
+    for (int i = 0; i < count; ++i) arrived(coming[i]);
     for (int i = count; i < asked; ++i) coming[i - count] = coming[i];
     asked -= count;
     for (int i = 1; i < groups; ++i) ends[i - 1] = ends[i] - count;
