@@ -18,6 +18,7 @@ transform = edit_of("head_transform.cuh")
 four_heads = edit_of("four_heads.cuh")
 four_stored = edit_of("four_heads_store.cuh")
 groups = edit_of("group_codes.cuh")
+codes = edit_of("chunk_codes.cuh")
 narrow = edit_of("narrow_floats.cuh")
 place = edit_of("store_place.cuh")
 rows = edit_of("quantized_rows.cuh")
@@ -46,9 +47,9 @@ MUTANTS = (
     Mutant("codes from unrounded numbers", "A row stored later gets other codes than one stored at once.",
            kernel("value = to_float(from_float<T>(value)); }", "(void)value; }")),
     Mutant("a group one lane short", "The largest element of half a group is not seen.",
-           kernel("distance < lanes;", "distance < lanes / 2;")),
+           codes("distance < layout.group / kOfLane;", "distance < layout.group / kOfLane / 2;")),
     Mutant("sign counts", "A negative number is larger than every positive one.",
-           kernel("__float_as_uint(v[i]) & 0x7fffffffu)", "__float_as_uint(v[i]))")),
+           codes("__float_as_uint(v[i]) & 0x7fffffffu)", "__float_as_uint(v[i]))")),
     Mutant("ties away from zero", "Halves round up, in E4M3.",
            narrow("0x7ffffu + ((magnitude >> 20) & 1u)", "0x80000u")),
     Mutant("ties away from zero in FP4", "Halves round up, in E2M1.",

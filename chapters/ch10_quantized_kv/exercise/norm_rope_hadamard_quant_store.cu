@@ -88,7 +88,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) transform_heads(Args a) {
   }
   const StorePlace place = place_in(a, token);
   const bool is_key = h < a.num_keys;
-  if (is_key && a.norm_weight != nullptr) normalize(head, static_cast<const T*>(a.norm_weight), a.eps, lane);
+  if (is_key && a.norm_weight != nullptr) {
+    normalize(head, NormWeight<T, kChunks>::load(a.norm_weight, lane), a.eps, lane);
+  }
   if (a.stage == qwen::Stage::kNorm) store_stage<T>(a, head, row, lane);
   if (is_key && a.cos_sin != nullptr) {
     const float* turns = a.cos_sin + (place.known ? place.position : 0) * a.cos_sin_stride;
