@@ -26,31 +26,28 @@ RESULTS = "ch10_reader_tuning"
 CONTEXTS = (128, 1024, 8192, 32768)
 NAMES = ("fp8_sections", "nvfp4_sections")
 PARTITIONS = (16, 32)  # of 8 KV heads: 128 and 256 blocks
-PARTITION_SIZE = 128
-KERNEL, PAGES, READER, MERGE = (
+PARTITION_SIZE = 144  # more than one turn
+KERNEL, NUMBERS, OPERANDS, READER, MERGE = (
     "paged_attention_quantized.cu",
-    "quantized_pages.cuh",
+    "code_numbers.cuh",
+    "quantized_operands.cuh",
     "quantized_reader.cuh",
     "partition_merge.cuh",
 )
-ONE_AHEAD = Edit(READER, "kAhead = kTiles == 1 ? kMostAhead : 1", "kAhead = 1")
+IN_REGISTERS = Edit(OPERANDS, "places % 4 == 0 && copies_are_async()", "false && places == 0")
 TWO_BLOCKS = Edit(KERNEL, "__launch_bounds__(kAttentionThreads)", "__launch_bounds__(kAttentionThreads, 2)")
 
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "1 turn after the other": (
-        Edit(
-            READER,
-            "absorb<kAhead>(turns,",
-            "absorb<1>(turns, head, next, token, end, stored, add_new), absorb<1>(turns + 1,",
-        ),
-        Edit(READER, "kMore = kTurns == kAhead", "kMore = true"),
-    ),
-    "1 turn ahead": (ONE_AHEAD,),
-    "1 turn ahead, two blocks an SM": (ONE_AHEAD, TWO_BLOCKS),
+    "all turns in registers": (IN_REGISTERS,),
+    "two blocks an SM": (TWO_BLOCKS,),
     "4 warps a block": constant("paged_attention.cuh", "kAttentionWarps", 4),
     "one sum for the halves of a query": (Edit(READER, "kChains = kTiles == 1 ? 2 : 1", "kChains = 1"),),
+    "rescaled at every new maximum": (Edit(READER, "kSlack = 4.0f", "kSlack = 0.0f"),),
+    "scales switched at run time": (
+        Edit(OPERANDS, "ScaleFormat::kUE8M0) return with", "ScaleFormat::kNone) return with"),
+    ),
     "queries rounded to halves": (Edit(READER, "mma_m16n8k16(sums[n][j / kWords][kChains - 1], a, {q.z, q.w});", ""),),
-    "software conversions": (Edit(PAGES, "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890", "#if 0"),),
+    "software conversions": (Edit(NUMBERS, "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890", "#if 0"),),
 }
 
 
