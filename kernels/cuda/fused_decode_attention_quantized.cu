@@ -84,11 +84,13 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
 }  // namespace
 
 void qwen_fused_decode_attention_quantized(const qwen::FusedDecodeAttentionQuantized& args, cudaStream_t stream) {
-  dispatch_quantized(args.attention, [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
-    using T = typename decltype(operands)::Number;
-    const auto kernel = attend_new_quantized<T, decltype(lanes), values(), parts(), powers(), staged()>;
-    using Staged = StagedQuantizedTurn<values(), parts(), powers()>;
-    const size_t shared = staged() ? kAttentionWarps * Staged::kBytes : 0;
-    launch_quantized(args.attention, stream, kernel, shared, operands, args.token, args.prefetch);
-  });
+  dispatch_quantized(args.attention, kAttentionWarps * kTurnTokens,
+                     [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
+                       using T = typename decltype(operands)::Number;
+                       const auto kernel =
+                           attend_new_quantized<T, decltype(lanes), values(), parts(), powers(), staged()>;
+                       using Staged = StagedQuantizedTurn<values(), parts(), powers()>;
+                       const size_t shared = staged() ? kAttentionWarps * Staged::kBytes : 0;
+                       launch_quantized(args.attention, stream, kernel, shared, operands, args.token, args.prefetch);
+                     });
 }

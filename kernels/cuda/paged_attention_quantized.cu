@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
 }  // namespace
 
 void qwen_paged_attention_quantized(const qwen::PagedAttentionQuantized& args, cudaStream_t stream) {
-  dispatch_quantized(args, [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
+  // Always staged: the plan of a short context serves long ones, too.
+  dispatch_quantized(args, 0, [&](auto operands, auto lanes, auto values, auto parts, auto powers, auto staged) {
     using T = typename decltype(operands)::Number;
     const auto kernel = attend_quantized<T, decltype(lanes), values(), parts(), powers(), staged()>;
     using Staged = StagedQuantizedTurn<values(), parts(), powers()>;

@@ -15,21 +15,21 @@ struct SharedTiles {
   __device__ __forceinline__ Results& results() { return *reinterpret_cast<Results*>(bytes); }
 };
 
-// Whether every other turn comes through shared memory (staged_quantized_turn.cuh): where a partition has more than
-// one, and a row's scales are words.
-inline bool is_staged(const qwen::PagedAttentionQuantized& args) {
+// Whether every other turn comes through shared memory (staged_quantized_turn.cuh): where a partition is planned with
+// more than `one_turn` tokens, and a row's scales are words.
+inline bool is_staged(const qwen::PagedAttentionQuantized& args, int64_t one_turn) {
   const QuantizedLayout& layout = args.layout;
   const int bytes = 128 / layout.group * (layout.scale_format == ScaleFormat::kFloat32 ? 4 : 1);
   const auto places = reinterpret_cast<uintptr_t>(args.k.scales) | reinterpret_cast<uintptr_t>(args.v.scales) |
                       uintptr_t(layout.data_block_stride | layout.scale_row_stride | bytes);
-  return args.split.partition_size > kAttentionWarps * kTurnTokens && places % 4 == 0 && copies_are_async();
+  return args.split.partition_size > one_turn && places % 4 == 0 && copies_are_async();
 }
 
 // Calls f(operands, AttentionLanes<…>{}, values, parts, powers, staged) with constants: the format of the numbers, the
 // scales that a quarter of a row has, whether they are UE8M0, and is_staged(). FP8 with groups of 16, and scales that
 // are no powers of two, are one case, switched at run time.
 template <class F>
-void dispatch_quantized(const qwen::PagedAttentionQuantized& args, F f) {
+void dispatch_quantized(const qwen::PagedAttentionQuantized& args, int64_t one_turn, F f) {
   using std::bool_constant, std::integral_constant;
   dispatch_attention(args.split.attention, [&](auto operands, auto lanes) {
     if constexpr (decltype(lanes)::kHeadDim == 128) {
@@ -37,7 +37,7 @@ void dispatch_quantized(const qwen::PagedAttentionQuantized& args, F f) {
       const AttentionLanes<128, kGroup == 1 ? 2 : kGroup> of_tiles;  // a tile has two heads
       const auto with = [&](auto values, auto parts, auto powers) {
         if constexpr (kGroup <= 2) {
-          if (is_staged(args)) return f(operands, of_tiles, values, parts, powers, std::true_type{});
+          if (is_staged(args, one_turn)) return f(operands, of_tiles, values, parts, powers, std::true_type{});
         }
         f(operands, of_tiles, values, parts, powers, std::false_type{});
       };
