@@ -145,13 +145,14 @@ def check_a_token_without_context(backend: Backend) -> None:
 def check_bad_blocks_of_stored_tokens(backend: Backend) -> None:
     """An entry that is no block: its tokens are absent, the new one too where it is in that block."""
     for cast, size in ((FP8, 16), (NVFP4, 8)):
-        some = new_tokens((100, 100, 30, 45), cast, Heads(1, 2, block_size=size), seed=46)
+        some = new_tokens((100, 100, 30, 45, 150), cast, Heads(1, 2, block_size=size), seed=46)
         block_table = some.fused.stored.block_table.clone()
         block_table[0, 2:4], block_table[1, 0] = -1, len(some.codes.k_cache)
         block_table[2, 29 // size], block_table[3] = 2**31 - 1, -1
+        block_table[4, 149 // size] = -1  # of a second turn
         qkv = some.fused.qkv.clone()
         qkv[2:, -5] = torch.inf  # of V; nobody is to meet it
-        for cut in ((32, 4), (16, 7)):
+        for cut in ((32, 4), (16, 7), (256, 1)):
             check_same(backend, some.with_(qkv=qkv).over(block_table=block_table), cut)
 
 

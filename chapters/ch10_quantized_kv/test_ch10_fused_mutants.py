@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant("only a key in a staged turn", "The new token's value is what was there before.",
            staged("if (lane < 2 * kPacks)", "if (lane < kPacks)")),
     Mutant("only a key's scales in a staged turn", "The new token's value has the scale of another one.",
-           staged("if (of < 2)", "if (of < 1)")),
+           staged("if (of < 2 &&", "if (of < 1 &&")),
     Mutant("a token without a page in a staged turn", "It takes the place of whichever token is there.",
            staged("at - kHalfTurn * h != tokens[h]", "at - kHalfTurn * h >= kHalfTurn")),
     # Barriers.

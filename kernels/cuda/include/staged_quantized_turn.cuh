@@ -97,7 +97,7 @@ struct StagedQuantizedTurn {
       *reinterpret_cast<uint4*>(rows + (lane < kPacks ? 0 : kValuesAt) + place(at, 16 * pack)) =
           *reinterpret_cast<const uint4*>(from.data + 16 * pack);
     }
-    if (of < 2) {
+    if (of < 2 && word < words) {
       *reinterpret_cast<uint32_t*>(rows + kScalesAt + (kTurnTokens * of + at) * kScaleRow + 4 * word) =
           *reinterpret_cast<const uint32_t*>((of == 0 ? key : value).scales + 4 * word);
     }
