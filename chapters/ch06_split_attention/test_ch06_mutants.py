@@ -153,12 +153,12 @@ MUTANTS = (
     Mutant(
         "all sent to the first block",
         "The shares of the others hold what was there before.",
-        parts("const int to = i / share", "const int to = 0"),
+        parts("const int to = i / part", "const int to = 0"),
     ),
     Mutant(
         "partials of the cluster collide",
         "Each block writes where the others write.",
-        parts("at = partition * share + i % share", "at = i % share"),
+        parts("at = partition * part + i % part", "at = i % share"),
     ),
     Mutant(
         "share written where the first one belongs",
