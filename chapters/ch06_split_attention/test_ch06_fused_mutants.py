@@ -57,11 +57,11 @@ MUTANTS = (
     Mutant(
         "stored by nobody",
         "This step is right, and the next one reads what was there before.",
-        kernel("if (mine) fresh.store(", "if (false) fresh.store("),
+        kernel("if (mine) fresh_head.store(", "if (false) fresh_head.store("),
     ),
     Mutant(
         "turn of the first warp",
-        "Warp 0 stores the token and takes it, though another one reads its turn.",
+        "Warp 0 takes the token, though another one reads its turn.",
         kernel("turn % Lanes::kWarps == warp", "warp == 0"),
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "only KV head 0 is fresh",
         "Every block loads the new token of the first KV head.",
-        kernel("fresh.load(t, sequence, kv_head,", "fresh.load(t, sequence, 0,"),
+        kernel("fresh.look_up(t, kv_head,", "fresh.look_up(t, 0,"),
     ),
     Mutant(
         "one position for the batch",
@@ -132,12 +132,12 @@ MUTANTS = (
     Mutant(
         "rows of qkv without their gaps",
         "The stride of qkv is taken to be its width.",
-        token("token * a.qkv_stride", "token * (a.num_heads + 2 * a.num_kv_heads) * kHeadDim"),
+        kernel("sequence * t.qkv_stride", "sequence * (t.num_heads + 2 * t.num_kv_heads) * kHeadDim"),
     ),
     Mutant(
         "heads beyond the group are loaded",
         "Groups of 3, 5 or 7 read heads that are not theirs.",
-        token("if (head < group || (kKey <= head && head < kHeads)) {", "if (head < kHeads) {"),
+        token("head < group || (kKey <= head && head < kHeads);", "head < kHeads;"),
         "checked",
     ),
     Mutant(
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "rows of the table by their number in the batch",
         "The position is forgotten.",
-        token("place.known ? place.position : 0", "0 * place.position"),
+        token("of_cos_sin * a.cos_sin_stride", "0 * a.cos_sin_stride"),
     ),
     Mutant(
         "V is normed too",
@@ -215,18 +215,18 @@ MUTANTS = (
     Mutant(
         "a slot that is none is written",
         "Slot 0 gets the token instead.",
-        token("if (place.kept) put(", "put("),
+        kernel("place.kept ? place.slot : -1", "place.slot"),
     ),
     Mutant(
         "pages as wide as Q",
         "The cache is stepped through by the heads of Q.",
-        token("(place.slot * a.num_kv_heads + kv_head)", "(place.slot * a.num_heads + kv_head)"),
+        token("(slot * a.num_kv_heads + kv_head)", "(slot * a.num_heads + kv_head)"),
         "checked",
     ),
     Mutant(
         "K and V cross in the cache",
         "This step is right, the next one is not.",
-        token("head == kKey ? a.k_cache : a.v_cache", "head == kKey ? a.v_cache : a.k_cache"),
+        token("is_key ? a.k_cache : a.v_cache", "is_key ? a.v_cache : a.k_cache"),
     ),
     Mutant(
         "K and V cross in shared memory",
@@ -235,8 +235,8 @@ MUTANTS = (
     ),
     Mutant(
         "upper half of the token not stored",
-        "The lower half is written twice.",
-        token("        *reinterpret_cast<uint4*>(to + kHalf) = high[pass];\n", ""),
+        "What lay in shared memory takes its place.",
+        token("      *reinterpret_cast<uint4*>(to + kHalf) = high[pass];\n", ""),
     ),
     Mutant(
         "no barrier of the warp behind the store",

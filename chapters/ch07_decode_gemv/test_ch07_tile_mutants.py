@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "x before it is there",
         "The groups of a block do not wait.",
-        kernel("  __syncthreads();\n\n#pragma", "\n#pragma"),
+        kernel("  __syncthreads();\n\n  if (kNorm)", "\n  if (kNorm)"),
         "checked",
     ),
     Mutant(
@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant(
         "squares of the last row alone",
         "Where a warp has several rows of x, the others' are not left.",
-        kernel("      if (kNorm) leave_squares(row);\n      read", "      read"),
+        kernel(", leave_squares(row);\n      read", ";\n      read"),
     ),
     Mutant(
         "memory for one row",

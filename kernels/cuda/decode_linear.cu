@@ -73,7 +73,6 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
     squares = x.template put<kNorm>(i, lane, raw, gain, counts);
   };
   const auto leave_squares = [&](int i) {
-    squares = warp_sum(squares);
     if (lane == 0) meeting.squares[part][i] = squares;
   };
   const bool reads = threadIdx.y < batch;
@@ -89,12 +88,13 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
   if (reads) put(row);
   if constexpr (!kOne) {
     for (int i = row + blockDim.y; i < batch; i += blockDim.y) {
-      if (kNorm) leave_squares(row);
+      if (kNorm) squares = warp_sum(squares), leave_squares(row);
       read(row = i), put(i);
     }
   }
   __syncthreads();
 
+  if (kNorm) squares = warp_sum(squares);  // of warps without x as well: no branch, and it runs beside the products
 #pragma unroll 1
   for (int first = 0; first < batch; first += kTileRows) {
     TileSums<kRows> sums;
@@ -108,15 +108,14 @@ __global__ void __launch_bounds__(kThreads<kRows>, kOnSm<kRows, kOne>) multiply_
       }
     }
   }
-  if (kNorm && reads) leave_squares(row);  // nobody has waited for it
+  if (kNorm && reads) leave_squares(row);
   __syncthreads();
 
   const auto finish = [&](int i) {
     RowSum sum = {0.0f, 0.0f};
     if (lane < kRows) {
       const int first = threadIdx.y * parts, at = i * kRows + lane;
-      sum.product = meeting.add(0.0f, meeting.products, first, parts, at);
-      if (kNorm) sum.squares = meeting.add(0.0f, meeting.squares, 0, parts, i);
+      sum = meeting.template sums<kNorm>(first, parts, at, i);
     }
     finish_row<kNorm>(a, sum, i, to, writes, adds, residual, kRows / 2);
   };

@@ -5,7 +5,7 @@
 //           two blocks a KV head, each with all keys and half of the values' dimensions: more SMs take them in, and
 //           nothing has to be merged. Every warp norms and rotates the heads that it needs in registers
 //           (new_token.cuh). The new token is the last of its sequence: the warp whose turn it is takes its K and V
-//           from its own shared memory, in place of the cache, and stores them there.
+//           from shared memory, in place of the cache. They are stored when all is read.
 // Overlap   With `prefetch` all that does not come from the kernel ahead is asked for before grid_dependency_wait():
 //           length, table, the first keys and values, weights, cosines. What remains is the way from qkv to out.
 // Products  On Tensor Cores (tile_reader.cuh): the first turn comes after the wait and is hidden by nothing, so its
@@ -70,6 +70,7 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   const PagedHead<T> head = a.head(sequence, kv_head);
   const int context = a.context(sequence);
   TokenPlace place = place_of(t, sequence);
+  __syncwarp();              // the compiler may not put the position off until the length is here
   place.kept &= share == 0;  // one block stores
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
@@ -78,19 +79,20 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   const TurnPages<Reader::kStep> pages(head, begin + kTurnTokens * warp, end, lane);
   // --8<-- [start:ready]
   // Whether the turn in which the new token comes is this warp's. Without a context it comes
-  // in none, and is stored.
+  // in none, and is stored all the same.
   const int turn = max(newest - begin, 0) / kTurnTokens;
   const bool mine = newest < end && turn % Lanes::kWarps == warp;
   NewToken<T, Lanes> fresh;
-  fresh.load_constants(t, place, lane);
+  fresh.load_constants(t, place.row(), lane);
 
   Reader reader(lane, share);
   const auto ready = [&] {
+    fresh.look_up(t, kv_head, a.group, lane);
     if (prefetch) grid_dependency_wait();
-    fresh.load(t, sequence, kv_head, a.group, lane);
+    fresh.load(static_cast<const T*>(t.qkv) + sequence * t.qkv_stride);
     fresh.norm_and_turn(t.eps, place.known, lane);
     reader.set_query(fresh, a.scale);
-    if (mine) fresh.store(t, place, kv_head, fresh_head, lane);
+    if (mine) fresh.leave(fresh_head, place.kept ? place.slot : -1, lane);
   };
   // --8<-- [end:ready]
   const auto add_new = [&](auto& turn, int first) {
@@ -100,6 +102,8 @@ __global__ void __maxnreg__((kRegisters<Lanes, kBeside>)) attend_new_token(qwen:
   reader.template read<kStaged>(head, pages, end, newest, stage, ready, add_new);
   reader.leave(shared, warp);
   __syncthreads();
+  // Nobody waits for this any more.
+  if (mine) fresh_head.store(t, kv_head, lane);
 
   const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live, share};

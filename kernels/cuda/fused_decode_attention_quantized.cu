@@ -45,35 +45,38 @@ __global__ void __maxnreg__((kRegisters<Lanes>)) attend_new_quantized(AttentionO
   if (!prefetch) grid_dependency_wait();  // before the trigger: the kernels behind may rely on what is older
   grid_dependency_trigger();
 
-  const TokenPlace place = place_of(t, sequence);
-  const auto head = quantized_pages<kParts, kPowers>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int context = a.context(sequence);
+  const TokenPlace place = place_of(t, sequence);
+  __syncwarp();  // the compiler may not put the position off until the length is here
+  const auto head = quantized_pages<kParts, kPowers>(a.pages(sequence), k, v, layout, kv_head, lane);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context), newest = context - 1;
-  const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
-  if (partition >= live) return;
+  if (begin > 0 && begin >= context) return;
 
+  const TurnPages<Reader::kStep> pages(head, begin + kTurnTokens * warp, end, lane);
   NewQuantizedToken<T, Lanes::kGroup, kValues> fresh({t, place, sequence, kv_head, a.group}, warp, lane);
+  fresh.load_constants(warp);
   // --8<-- [start:ready]
   const auto ready = [&] {
-    fresh.load_constants(warp);
     queries.set_zeros();
     if (prefetch) grid_dependency_wait();
     // Without a context the token comes in no turn, and is stored.
-    fresh.make(queries, a.scale, hadamard_scale, newest < end, layout, k, v, rows);
+    fresh.make(queries, a.scale, hadamard_scale, newest < end, layout, rows);
     __syncthreads();
+    fresh.store(layout, k, v);
   };
   const auto add_new = [&](auto& turn, int first) {
     if (newest - first < kTurnTokens) turn.put(head, rows.k, rows.v, newest - first, lane);
   };
   Reader reader(queries, head.scale_of, lane);
   unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * Reader::Staged::kBytes : nullptr;
-  reader.template read<kStaged>(head, begin + kTurnTokens * warp, end, newest, stage, ready, add_new);
+  reader.template read<kStaged>(head, pages, end, newest, stage, ready, add_new);
   // --8<-- [end:ready]
   __syncthreads();
   reader.leave(shared, warp);
   __syncthreads();
 
+  const int live = max(newest, 0) / tokens + 1;  // partitions that have tokens; without any the first, for its zeros
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
   if (live == 1) return end_of.finish_alone(shared);
   if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);

@@ -38,21 +38,22 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_quantized(AttentionO
   const int context = a.context(sequence);
   const int tokens = qwen::partition_tokens(context, partition_size, gridDim.x);
   const int begin = partition * tokens, end = min(begin + tokens, context);
-  // The partitions that have tokens; without tokens the first, which writes zeros.
-  const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
-  if (partition >= live) return;
+  if (begin > 0 && begin >= context) return;
 
+  const TurnPages<Reader::kStep> pages(head, begin + kTurnTokens * warp, end, lane);
   Reader reader(queries, head.scale_of, lane);
   const auto ready = [&] {
     queries.set(a.group_of(sequence, kv_head), a.group, a.scale, hadamard_scale, warp, lane);
     __syncthreads();
   };
   unsigned char* stage = kStaged ? dynamic_shared<unsigned char>() + warp * Reader::Staged::kBytes : nullptr;
-  reader.template read<kStaged>(head, begin + kTurnTokens * warp, end, end, stage, ready, [](auto&, int) {});
+  reader.template read<kStaged>(head, pages, end, end, stage, ready, [](auto&, int) {});
   __syncthreads();
   reader.leave(shared, warp);
   __syncthreads();
 
+  // The partitions that have tokens; without tokens the first, which writes zeros.
+  const int live = context == 0 ? 1 : (context - 1) / tokens + 1;
   const PartitionMerge<T, Lanes> end_of{a, partials, sequence, kv_head, partition, live};
   if (live == 1) return end_of.finish_alone(shared);
   if (merge == Merge::kCluster) return end_of.by_cluster(shared, inbox);

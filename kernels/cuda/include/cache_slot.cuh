@@ -16,6 +16,9 @@ struct TokenPlace {
   int64_t position, slot;
   bool known;  // cos_sin has a row for the position
   bool kept;   // and the cache has the slot: only then may K and V be written
+
+  // The row of cos_sin; any where the position is not known.
+  __device__ __forceinline__ int row() const { return known ? int(position) : 0; }
 };
 
 __device__ inline TokenPlace place_of(const qwen::QkNormRopeCacheWrite& a, int64_t token) {

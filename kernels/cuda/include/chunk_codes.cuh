@@ -8,6 +8,7 @@ struct ChunkCodes {
   uint32_t four;     // codes
   GroupScale scale;  // of the lane's group
 
+  ChunkCodes() = default;
   // Leaves the numbers in units of their scale.
   __device__ __forceinline__ ChunkCodes(float (&v)[kOfLane], const QuantizedLayout& layout) {
     // --8<-- [start:group]
@@ -32,8 +33,8 @@ struct ChunkCodes {
     } else {
       *reinterpret_cast<uint16_t*>(data + (c * kChunk + kOfLane * lane) / 2) = uint16_t(four);
     }
-    const int lanes = layout.group / kOfLane, group = (c * kWarpSize + lane) / lanes;
-    if (lane % lanes != 0) return;
+    const int number = c * kChunk + kOfLane * lane, group = number >> group_shift(layout);
+    if ((number & (layout.group - 1)) != 0) return;
     if (layout.scale_format == ScaleFormat::kFloat32) {
       *reinterpret_cast<uint32_t*>(scales + 4 * group) = scale.code;
     } else {

@@ -4,6 +4,7 @@
 
 #include "cache_slot.cuh"
 #include "chunk_load.cuh"
+#include "vector_load.cuh"
 #include "warp_reduce.cuh"
 
 constexpr int kChunk = 128, kOfLane = kChunk / kWarpSize;
@@ -52,18 +53,25 @@ __device__ __forceinline__ float square_sum(const HeadValues<kChunks>& head, int
 }
 // --8<-- [end:sum]
 
-// What a lane has of a norm's weight.
+// What a lane has of a norm's weight, as it lies in memory: nobody waits for it before its numbers are needed.
 template <class T, int kChunks>
 struct NormWeight {
-  Chunk<T, kOfLane> chunks[kChunks];
+  using Word = typename WordOf<kOfLane* int(sizeof(T))>::Type;
+  Word words[kChunks];
 
   __device__ __forceinline__ static NormWeight load(const void* weight, int lane) {
     NormWeight loaded;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      loaded.chunks[c] = load_chunk<true, kOfLane>(static_cast<const T*>(weight) + c * kChunk + kOfLane * lane);
+      loaded.words[c] = static_cast<const Word*>(weight)[c * kWarpSize + lane];
     }
     return loaded;
+  }
+  __device__ __forceinline__ float number(int c, int i) const {
+    if constexpr (sizeof(T) == 2)
+      return number_of<T>(make_uint4(words[c].x, words[c].y, 0, 0), i);
+    else
+      return number_of<T>(words[c], i);
   }
 };
 
@@ -77,7 +85,7 @@ __device__ __forceinline__ void normalize(HeadValues<kChunks>& head,
   for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      head.values[c][i] = head.values[c][i] * scale * to_float(weight.chunks[c].values[i]);
+      head.values[c][i] = head.values[c][i] * scale * weight.number(c, i);
     }
   }
 }

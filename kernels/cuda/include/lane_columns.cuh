@@ -15,18 +15,6 @@ __device__ __forceinline__ unsigned after(unsigned loaded) {
   return loaded & (gridDim.z - 1);
 }
 
-// Number i of 16 bytes, as `element`. A bf16 is the upper half of an fp32: taken by a shift or a mask, two numbers stay
-// in one register until they are needed, where the conversion of one splits the pair as soon as it is loaded.
-template <class T>
-__device__ __forceinline__ float number_of(const uint4& raw, int i) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const unsigned pair = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
-    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-  } else {
-    return element<T>(raw, i);
-  }
-}
-
 // A lane's columns as they lie in memory: a conversion waits for its load, a load waits for nothing.
 // --8<-- [start:lane_columns]
 template <class T>

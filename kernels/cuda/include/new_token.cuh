@@ -15,6 +15,17 @@
 template <class T>
 struct NewHead {
   alignas(16) T k[kHeadDim], v[kHeadDim];
+  int64_t slot;  // where they belong; -1: nowhere
+
+  // Into the cache, by a warp: half of it has K, half V.
+  __device__ __forceinline__ void store(const qwen::QkNormRopeCacheWrite& a, int kv_head, int lane) const {
+    if (slot < 0) return;
+    static_assert(sizeof k == kWarpSize / 2 * sizeof(uint4), "a lane has a pack");
+    const bool is_key = lane < kWarpSize / 2;
+    const int first = lane % (kWarpSize / 2) * Pack<T>::kSize;
+    T* to = static_cast<T*>(is_key ? a.k_cache : a.v_cache) + (slot * a.num_kv_heads + kv_head) * kHeadDim;
+    *reinterpret_cast<uint4*>(to + first) = *reinterpret_cast<const uint4*>((is_key ? k : v) + first);
+  }
 };
 
 template <class T, class Lanes>
@@ -26,16 +37,14 @@ struct NewToken {
   uint4 low[kPasses], high[kPasses];                // of this lane's head in each pass
   uint4 low_weight[kPasses], high_weight[kPasses];  // of its norm
   float4 cosine[2], sine[2];
+  int from[kPasses];  // where the head begins in its row of qkv, plus the lane's first number; -1: nowhere
 
   static __device__ __forceinline__ int head_of(int pass, int lane) { return pass * kPerPass + lane / kLanes; }
 
   // What does not depend on the kernels ahead: weights, and the row of cos_sin.
-  __device__ __forceinline__ void load_constants(const qwen::QkNormRopeCacheWrite& a,
-                                                 const TokenPlace& place,
-                                                 int lane) {
+  __device__ __forceinline__ void load_constants(const qwen::QkNormRopeCacheWrite& a, int of_cos_sin, int lane) {
     const int first = lane % kLanes * kPairs;
-    const int64_t position = place.known ? place.position : 0;
-    const auto* row = reinterpret_cast<const float4*>(a.cos_sin + position * a.cos_sin_stride + first);
+    const auto* row = reinterpret_cast<const float4*>(a.cos_sin + of_cos_sin * a.cos_sin_stride + first);
 #pragma unroll
     for (int i = 0; i < 2; ++i) cosine[i] = row[i], sine[i] = row[kHalf / 4 + i];
 #pragma unroll
@@ -46,21 +55,26 @@ struct NewToken {
     }
   }
 
-  // The heads as they come; `group` of kGroup query heads exist, the others are 0.
-  __device__ __forceinline__ void load(
-      const qwen::QkNormRopeCacheWrite& a, int64_t token, int kv_head, int group, int lane) {
-    const T* row = static_cast<const T*>(a.qkv) + token * a.qkv_stride + lane % kLanes * kPairs;
+  // Where the heads will be; `group` of kGroup query heads exist. Settled: before the kernel ahead has ended.
+  __device__ __forceinline__ void look_up(const qwen::QkNormRopeCacheWrite& a, int kv_head, int group, int lane) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int head = head_of(pass, lane);
       const int at = head < kKey    ? kv_head * group + head
                      : head == kKey ? a.num_heads + kv_head
                                     : a.num_heads + a.num_kv_heads + kv_head;
+      const bool exists = head < group || (kKey <= head && head < kHeads);
+      from[pass] = settled(exists ? at * kHeadDim + lane % kLanes * kPairs : -1, lane);
+    }
+  }
+  // The heads as they come. Those that do not exist are 0.
+  __device__ __forceinline__ void load(const T* row) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
       low[pass] = high[pass] = make_uint4(0, 0, 0, 0);
-      if (head < group || (kKey <= head && head < kHeads)) {
-        low[pass] = *reinterpret_cast<const uint4*>(row + at * kHeadDim);
-        high[pass] = *reinterpret_cast<const uint4*>(row + at * kHeadDim + kHalf);
-      }
+      if (from[pass] < 0) continue;
+      low[pass] = *reinterpret_cast<const uint4*>(row + from[pass]);
+      high[pass] = *reinterpret_cast<const uint4*>(row + from[pass] + kHalf);
     }
   }
 
@@ -101,21 +115,16 @@ struct NewToken {
   }
   // --8<-- [end:turn]
 
-  // K and V into shared memory and into their slot, by the lanes that have them. All lanes of the warp call it.
-  __device__ __forceinline__ void store(
-      const qwen::QkNormRopeCacheWrite& a, const TokenPlace& place, int kv_head, NewHead<T>& shared, int lane) const {
-    const int first = lane % kLanes * kPairs;
-    const int64_t at = (place.slot * a.num_kv_heads + kv_head) * kHeadDim + first;
+  // K and V into shared memory, by the lanes that have them. All lanes of the warp call it.
+  __device__ __forceinline__ void leave(NewHead<T>& shared, int64_t slot, int lane) const {
+    if (lane == 0) shared.slot = slot;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int head = head_of(pass, lane);
       if (head != kKey && head != kValue) continue;
-      const auto put = [&](T* to) {
-        *reinterpret_cast<uint4*>(to) = low[pass];
-        *reinterpret_cast<uint4*>(to + kHalf) = high[pass];
-      };
-      put((head == kKey ? shared.k : shared.v) + first);
-      if (place.kept) put(static_cast<T*>(head == kKey ? a.k_cache : a.v_cache) + at);
+      T* to = (head == kKey ? shared.k : shared.v) + lane % kLanes * kPairs;
+      *reinterpret_cast<uint4*>(to) = low[pass];
+      *reinterpret_cast<uint4*>(to + kHalf) = high[pass];
     }
     __syncwarp();
   }

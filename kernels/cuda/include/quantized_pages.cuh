@@ -60,13 +60,13 @@ __device__ __forceinline__ QuantizedPages<kPowers> quantized_pages(const PageTab
                                                                    const QuantizedLayout& layout,
                                                                    int head,
                                                                    int lane) {
-  const int g = lane / 4, t = lane % 4;
+  const int g = lane / 4, t = lane % 4, shift = group_shift(layout);
   const ScaleReader<kPowers> scale_of(layout.scale_format);
   const auto data_stride = unsigned(layout.heads * layout.data_row_stride),
              scale_stride = unsigned(layout.heads * layout.scale_row_stride);
   const auto in_row = [&](int dimension) -> RowOffset {
     const int code = layout.values == ValueFormat::kE4M3 ? dimension : dimension / 2;
-    return {code, dimension / layout.group * scale_of.width()};
+    return {code, (dimension >> shift) * scale_of.width()};
   };
   const auto row = [&](const qwen::QuantizedRows& rows, int slot) -> LaneRow {
     return {rows.data + head * layout.data_row_stride + slot * uint64_t(data_stride),
@@ -84,7 +84,7 @@ __device__ __forceinline__ QuantizedPages<kPowers> quantized_pages(const PageTab
           data_stride,
           scale_stride,
           (1u << pages.block_shift) - 1,
-          128 / layout.group * scale_of.width() / 4,
+          (128 >> shift) * scale_of.width() / 4,
           scale_of};
 }
 

@@ -188,14 +188,20 @@ struct QuantizedReader {
     add_values(turn, weights);
   }
   // --8<-- [end:absorb]
-  // Reads this warp's tokens from `token` up to `end`; those up to `stored` lie in the cache. ready() sees to the
-  // queries while the first rows are coming. add_new(turn, token) may put one more into a turn, told its first token.
-  // With kStaged every other turn comes through `stage`, Staged::kBytes of shared memory: two turns are on their way.
+  // Reads this warp's tokens up to `end`; those up to `stored` lie in the cache, and where, `next` knows. ready() sees
+  // to the queries while the first rows are coming. add_new(turn, token) may put one more into a turn, told its first
+  // token. With kStaged every other turn comes through `stage`, Staged::kBytes of shared memory: two turns are on their
+  // way.
   // --8<-- [start:read]
   template <bool kStaged, class Ready, class AddNew>
-  __device__ __forceinline__ void read(
-      const Pages& head, int token, int end, int stored, unsigned char* stage, Ready ready, AddNew add_new) {
-    TurnPages<kStep> next(head, token, end, lane);
+  __device__ __forceinline__ void read(const Pages& head,
+                                       TurnPages<kStep> next,
+                                       int end,
+                                       int stored,
+                                       unsigned char* stage,
+                                       Ready ready,
+                                       AddNew add_new) {
+    int token = next.next;
     Staged staged(head, stage, lane);
     Turn turn;
     turn.advance(head, next, end, stored, lane);

@@ -8,6 +8,11 @@ using qwen::QuantizedLayout;
 using qwen::ScaleFormat;
 using qwen::ValueFormat;
 
+// A group has 2^n numbers. A division by what the compiler does not know takes some forty instructions.
+__device__ __forceinline__ int group_shift(const QuantizedLayout& layout) {
+  return __ffs(layout.group) - 1;
+}
+
 // Bytes from the first row of a cache to that of (slot, head).
 struct RowOffset {
   int64_t data, scales;

@@ -80,9 +80,10 @@ struct QueryTiles {
   }
   // --8<-- [end:queries]
   __device__ __forceinline__ void set_zeros() {
-    for (int i = threadIdx.x; i < kTiles * kSteps * 4; i += kAttentionThreads) {
-      columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
-    }
+    static_assert(kTiles * kSteps * 4 <= kAttentionThreads, "one for each thread");
+    const unsigned i = threadIdx.x;
+    if (i >= kTiles * kSteps * 4) return;
+    columns[i / (4 * kSteps)][i / 4 % kSteps][kZeros][i % 4] = __floats2half2_rn(0.0f, 0.0f);
   }
   // The unit of a head with this largest magnitude, by one of its lanes. Returns by how many powers its numbers go up.
   __device__ __forceinline__ int set_unit(int head, float largest, bool mine) {

@@ -80,6 +80,20 @@ struct Meeting {
     }
     return sum;
   }
+
+  // Sum `at` of the `count` warps from `first` on and, for a norm, sum i of squares of the
+  // first `count`. For the rows of Qwen3-0.6B the compiler knows how many: all wait together,
+  // and nobody asks which are there.
+  template <bool kNorm>
+  __device__ __forceinline__ RowSum sums(int first, int count, int at, int i) const {
+    const auto added = [&](int known) -> RowSum {
+      return {add(0.0f, products, first, known, at), kNorm ? add(0.0f, squares, 0, known, i) : 0.0f};
+    };
+    if (count == 4) return added(4);
+    if (count == 8) return added(8);
+    if (count == 12) return added(12);
+    return added(count);
+  }
 };
 // --8<-- [end:meeting]
 

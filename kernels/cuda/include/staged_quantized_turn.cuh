@@ -21,7 +21,7 @@ struct StagedQuantizedTurn {
 
   unsigned char* rows;
   const ScaleReader<kPowers> scale_of;
-  const int words;                                    // of a row's scales
+  const int words;                                    // of a row's scales; one if they are UE8M0 (is_staged)
   const uint8_t *key_from, *value_from, *scale_from;  // what the lane copies, if its row were in slot 0 of block 0
   int key_at, value_at[2];  // where the lane's part of key g lies, and of values 2 t and 2 t + 1
   int key_scale_at, value_scale_at;
@@ -72,7 +72,8 @@ struct StagedQuantizedTurn {
     const bool upper = lane / kHalfTurn % 2;  // half of the row whose scales this lane copies
     const uint8_t* from = scale_from + (upper ? at[1] : at[0]).scales;
     const bool there = lane % kHalfTurn < (upper ? tokens[1] : tokens[0]);
-    for (int w = 0; w < words; ++w) copies.ask<4>(rows + kScalesAt + lane * kScaleRow + 4 * w, from + 4 * w, there);
+    for (int w = 0; w < (kPowers ? 1 : words); ++w)
+      copies.ask<4>(rows + kScalesAt + lane * kScaleRow + 4 * w, from + 4 * w, there);
     copies.close_group();
     turns.advance(head, end, lane);
   }

@@ -135,7 +135,8 @@ struct TileReader {
                                        unsigned char* stage,
                                        Ready ready,
                                        AddNew add_new) {
-    static_assert(!kStaged || Lanes::kShares == 1, "a staged turn has all of the dimensions");
+    constexpr bool kOneTurn = Lanes::kShares > 1;  // most often; then what would come is not even looked for
+    static_assert(!kStaged || !kOneTurn, "a staged turn has all of the dimensions");
     const Pages pages(head, lane, share);
     StagedTurn<T, Lanes> staged(stage, lane);
     Turn turn;
@@ -150,12 +151,15 @@ struct TileReader {
       uint32_t weights[kTiles][2];
       add_new(turn, token);
       scores(turn, score);
-      turn.advance(pages, coming, end, stored, lane);
-      turn.load_keys(pages, lane);
+      const bool more = !kOneTurn || coming.next < end;
+      if (more) {
+        turn.advance(pages, coming, end, stored, lane);
+        turn.load_keys(pages, lane);
+      }
       __syncwarp();  // the compiler may not put these loads off
       weigh(score, weights);
       add_values(turn, weights);
-      turn.load_values(pages, lane);
+      if (more) turn.load_values(pages, lane);
       if (!kStaged || token + kStep >= end) continue;
       token += kStep;
       staged.wait();

@@ -31,6 +31,18 @@ __device__ __forceinline__ float element(const uint4& raw, int i) {
   return to_float(pack.values[i]);
 }
 
+// Number i of 16 bytes, as `element`. A bf16 is the upper half of an fp32: taken by a shift or a mask, two numbers stay
+// in one register until they are needed, where the conversion of one splits the pair as soon as it is loaded.
+template <class T>
+__device__ __forceinline__ float number_of(const uint4& raw, int i) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const unsigned pair = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  } else {
+    return element<T>(raw, i);
+  }
+}
+
 template <class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&pack);

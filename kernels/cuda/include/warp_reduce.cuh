@@ -1,10 +1,16 @@
-// warp_reduce.cuh: sums over the 32 lanes of a warp, in registers.
+// warp_reduce.cuh: sums over the 32 lanes of a warp, in registers, and what else its lanes do together.
 #pragma once
 
 #include "cuda_platform.cuh"
 
 constexpr int kWarpSize = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
+
+// The same value, known from here on. The shuffle moves nothing, but the compiler may not put off what comes before it:
+// a load is asked for, an address is computed, before the wait that follows. All lanes of the warp call it.
+__device__ __forceinline__ int settled(int value, int lane) {
+  return __shfl_sync(kAllLanes, value, lane);
+}
 
 // Every lane gets the sum. In step d, lane l adds the value of lane l ^ d: after 16, 8, 4, 2, 1 each holds all 32. All
 // lanes add the same pairs, so all hold the same bits.
