@@ -193,14 +193,9 @@ struct QuantizedReader {
   // token. With kStaged every other turn comes through `stage`, Staged::kBytes of shared memory: two turns are on their
   // way.
   // --8<-- [start:read]
-  template <bool kStaged, class Ready, class AddNew>
-  __device__ __forceinline__ void read(const Pages& head,
-                                       TurnPages<kStep> next,
-                                       int end,
-                                       int stored,
-                                       unsigned char* stage,
-                                       Ready ready,
-                                       AddNew add_new) {
+  template <bool kStaged, class Ready, class Add>
+  __device__ __forceinline__ void read(
+      const Pages& head, TurnPages<kStep> next, int end, int stored, unsigned char* stage, Ready ready, Add add_new) {
     int token = next.next;
     Staged staged(head, stage, lane);
     Turn turn;
